@@ -13,6 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fake_hub import FakeHub
     from pairs import Data
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -66,6 +67,15 @@ def teachers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from pairs import make_teachers
 
     return make_teachers(tmp_path_factory.mktemp("teachers"))
+
+
+@pytest.fixture
+def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> "Iterator[FakeHub]":
+    """Replace the real Hub by an empty one."""
+    from fake_hub import used_instead
+
+    with used_instead(monkeypatch, tmp_path) as served:
+        yield served
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

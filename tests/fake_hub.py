@@ -5,7 +5,7 @@ import base64
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -176,3 +176,15 @@ def used_instead(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Fake
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(folder / "token"))
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         yield served
+
+
+def check_anonymous(sent: Mapping[str, bytes | Path], folder: Path) -> None:
+    """Check that the files of a pushed run are complete, and that none names the folder of its images or its own."""
+    assert set(sent) == {
+        *("README.md", "run.json", "recipe.yaml", "evaluation.json", "config.json", "model.safetensors"),
+        *("weights/last/config.json", "weights/last/model.safetensors"),
+    }
+    for name, content in sent.items():
+        held = content if isinstance(content, bytes) else content.read_bytes()
+        assert b"somebody/vineyard" not in held, name
+        assert str(folder).encode() not in held, name

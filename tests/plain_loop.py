@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plain training loop, whose weights the Trainer must end with."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import nn
 
 from viticulture.methods.method import Method
 from viticulture.training.feed import training_loader
+from viticulture.training.run import fit
 from viticulture.training.session import Session
+
+EXACT = {"rtol": 0.0, "atol": 0.0}
 
 
 def plain_loop(session: Session) -> Method:
@@ -29,3 +35,14 @@ def plain_loop(session: Session) -> Method:
             optimizer.step()
             schedule.step()
     return method
+
+
+def check_plain_loop(trained: Session, plain: Session, tolerance: Mapping[str, Any] = EXACT) -> None:
+    """Check that the Trainer and the plain loop end with the same numbers, from the same random state."""
+    state = torch.get_rng_state()
+    fit(trained)
+    torch.set_rng_state(state)
+    ours = trained.method.state_dict()
+    for name, value in plain_loop(plain).state_dict().items():
+        if not name.endswith("_extra_state"):
+            torch.testing.assert_close(ours[name], value, **tolerance)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dense_scenes import coco_folder, mask_folder
-from viticulture.errors import UserError
+from refusals import refused
 
 ROOT = Path(__file__).parents[1]
 TINY = {"images.image_size": 32, "images.cache_size": 32, "student.patch_size": 8, "train.batch_size": 3}
@@ -38,8 +38,7 @@ def test_every_contender_is_trained_and_evaluated_once(tmp_path: Path, contest: 
     assert len(json.loads((tmp_path / "out" / "results.json").read_text())) == len(names)
     page = (tmp_path / "out" / "table.md").read_text()
     assert all(f"| {name} |" in page for name in names)
-    with pytest.raises(UserError, match="no contender is called 'YOLO'"):
-        contest.compete(terms, 1, ["YOLO"])
+    refused("no contender is called 'YOLO'", contest.compete, terms, 1, ["YOLO"])
 
 
 def test_a_table_has_a_row_per_contender_with_its_spread(tmp_path: Path, contest: Any) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from photographs import pictures
+from refusals import refused
 from viticulture import disk
 from viticulture.cache import clear_cache
 from viticulture.data.dataset import prepare
@@ -35,8 +36,7 @@ def test_text_is_read_and_other_files_are_refused(tmp_path: Path) -> None:
         tmp_path / "none": "cannot read recipe .*none: No such file",
         Path("a\0b"): "cannot read recipe .*null",
     }.items():
-        with pytest.raises(UserError, match=words):
-            disk.read_text(path, "recipe")
+        refused(words, disk.read_text, path, "recipe")
 
 
 def test_overlong_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,8 +45,7 @@ def test_overlong_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path.write_text("a" * 10)
     assert disk.read_text(path, "recipe") == "a" * 10
     path.write_text("a" * 11)
-    with pytest.raises(UserError, match=r"recipe .*long.yaml is longer than 10 bytes"):
-        disk.read_text(path, "recipe")
+    refused(r"recipe .*long.yaml is longer than 10 bytes", disk.read_text, path, "recipe")
 
 
 def test_partial_files_are_removed_where_no_process_writes(tmp_path: Path) -> None:
@@ -138,15 +137,12 @@ def test_a_file_system_without_locks_is_named_with_a_fix(
     monkeypatch.setattr(fcntl, "flock", flock)
     pictures(data, {"a": 12, "b": 12})
     monkeypatch.setenv("VITICULTURE_CACHE", str(without / "cache"))
-    with pytest.raises(UserError, match=r"without locks .*VITICULTURE_CACHE .* at a folder on a local disk"):
-        prepare(data)
+    refused(r"without locks .*VITICULTURE_CACHE .* at a folder on a local disk", prepare, data)
     (without / "cache" / "decoded" / "x.partial").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"without locks .* remove .*x.partial by hand"):
-        clear_cache()
+    refused(r"without locks .* remove .*x.partial by hand", clear_cache)
     monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "cache"))
     prepare(data)
-    with pytest.raises(UserError, match=r"without locks .*local disk \(another --out\)"):
-        RunFolder.create(without / "run")
+    refused(r"without locks .*local disk \(another --out\)", RunFolder.create, without / "run")
     assert RunFolder(without / "run").in_use
     RunFolder.create(tmp_path / "run").unlock()
     grid = Grid("digits", (Candidate("a", "default/digits", {}),), Subsets(), (0,))

@@ -5,7 +5,6 @@ import copy
 import errno
 import json
 import os
-import resource
 import shutil
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import viticulture
+from refusals import file_limit, refused
 from untrained import untrained
 from viticulture.deploy.onnx.export import to_onnx
 from viticulture.deploy.onnx.int8 import _quantize, to_int8
@@ -50,8 +50,7 @@ def student() -> nn.Module:
 def test_an_ending_of_another_program_names_the_way_to_it(
     student: nn.Module, tmp_path: Path, ending: str, words: str
 ) -> None:
-    with pytest.raises(UserError, match=f"export writes .onnx, got .*{ending}; .*{words}"):
-        to_onnx(student, tmp_path / f"student.{ending}", TASK)
+    refused(f"export writes .onnx, got .*{ending}; .*{words}", to_onnx, student, tmp_path / f"student.{ending}", TASK)
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +134,7 @@ class Countable(nn.Module):
 
 @needs_onnx
 def test_a_student_with_a_fixed_batch_size_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"x\.shape\[0\]"):
-        to_onnx(Countable(), tmp_path / "student.onnx", TASK)
+    refused(r"x\.shape\[0\]", lambda: to_onnx(Countable(), tmp_path / "student.onnx", TASK))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -145,8 +143,7 @@ def test_without_the_extra_it_names_what_to_install(
 ) -> None:
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.delitem(sys.modules, "onnxscript", raising=False)
-    with pytest.raises(UserError, match=r"viticulture\[onnx\]"):
-        to_onnx(student, tmp_path / "student.onnx", TASK)
+    refused(r"viticulture\[onnx\]", to_onnx, student, tmp_path / "student.onnx", TASK)
 
 
 @needs_onnx
@@ -166,11 +163,9 @@ def test_an_unwritable_path_is_refused_before_the_export(
         "x.txt": "must end in .onnx",
         "file/x.onnx": "not a writable folder",
     }.items():
-        with pytest.raises(UserError, match=said):
-            to_onnx(student, tmp_path / name, TASK)
+        refused(said, to_onnx, student, tmp_path / name, TASK)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
-    with pytest.raises(UserError, match="free some space"):
-        to_onnx(student, tmp_path / "x.onnx", TASK)
+    refused("free some space", to_onnx, student, tmp_path / "x.onnx", TASK)
 
 
 @pytest.fixture(scope="module")
@@ -213,8 +208,7 @@ def test_a_student_without_classes_gives_features(tmp_path: Path) -> None:
 
     run = untrained(tmp_path / "run", ())
     run.write("split.json", {"names": {"train": ["a.png"], "test": ["b.png"]}})
-    with pytest.raises(UserError, match="trained without labels"):
-        viticulture.export(run.path, tmp_path / "small.onnx", int8=True)
+    refused("trained without labels", viticulture.export, run.path, tmp_path / "small.onnx", int8=True)
     path = viticulture.export(run.path, tmp_path / "student.onnx")
     (output,) = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).get_outputs()
     assert output.name == "features"
@@ -260,14 +254,9 @@ def test_a_full_disk_in_int8_names_the_requested_file(
     scratch.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     subject: Any = SimpleNamespace(network=student, tta_network=student, data_spec=TASK)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # bytes of a file; more is as on a full disk
-    try:
-        with pytest.raises(UserError, match="free some space") as refused:
-            to_int8(subject, [1], [1], out)  # type: ignore[arg-type]
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert str(refused.value).startswith(f"cannot write {out}: ")
+    with file_limit(1000):
+        line = refused("free some space", to_int8, subject, [1], [1], out)
+    assert line.startswith(f"cannot write {out}: ")
     free = 2 * sum(weight.nbytes for weight in student.parameters())  # enough for float32 alone
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     with pytest.raises(UserError, match=f"cannot write {out}: it needs .* bytes"):

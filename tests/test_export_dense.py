@@ -18,9 +18,17 @@ from viticulture.data.batches.evaluation import whole_views
 from viticulture.data.image_set import CachedImages, Records
 from viticulture.data.transforms.resample import resize_to_square
 from viticulture.deploy.onnx.agreement import check_agreement, different, perturbed, random_image, stable_image
-from viticulture.deploy.onnx.detection import Canvas, ImageGraph, paste, stretch, to_image
+from viticulture.deploy.onnx.detection import (
+    Canvas,
+    DetectorGraph,
+    ImageGraph,
+    SegmenterGraph,
+    paste,
+    stretch,
+    to_image,
+)
 from viticulture.deploy.onnx.detections import Detections, _top
-from viticulture.deploy.onnx.export import graph_of, to_onnx
+from viticulture.deploy.onnx.export import to_onnx
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.detection.detector import DetectorSizes
@@ -62,6 +70,11 @@ def network(kind: str, masks: bool = False) -> Any:
         torch.nn.init.normal_(made.roi_heads.box_predictor.cls_score.weight, std=1.0)
         torch.nn.init.normal_(made.roi_heads.box_predictor.bbox_pred.weight, std=0.3)
     return made.eval().requires_grad_(False)
+
+
+def graph_of(made: Any) -> Any:
+    """The computation of a network's file."""
+    return (SegmenterGraph if isinstance(made, Segmenter) else DetectorGraph)(made, TASK, STORE)
 
 
 def fitted(picture: Tensor) -> CachedImages:
@@ -150,10 +163,10 @@ def test_a_file_predicts_as_predict(size: tuple[int, int]) -> None:
     assert found.outlines is not None
     masks = torch.stack([torch.from_numpy(decode(outline)).bool() for outline in found.outlines])
     expected = (torch.from_numpy(found.boxes), torch.from_numpy(found.scores), torch.from_numpy(found.labels), masks)
-    said = graph_of(network("detector", masks=True), TASK, STORE)(picture)
+    said = graph_of(network("detector", masks=True))(picture)
     assert len(said) == 4
     assert different(list(said[:3]), expected[:3]) < 0.25
-    (classes,) = graph_of(network("segmenter"), TASK, STORE)(picture)
+    (classes,) = graph_of(network("segmenter"))(picture)
     (known,) = classify_pixels(AnnotatedModel(network("segmenter"), TASK), fitted(picture))
     assert (classes.numpy() == known).mean() > 0.97
     assert len(np.unique(known)) > 1
@@ -190,14 +203,14 @@ def canvas_of(file: Any, seed: int) -> Any:
 def test_a_file_is_checked_on_an_image_with_stable_predictions() -> None:
     made = network("detector")
     made.backbone.student.patch_embed.proj.weight.mul_(3)  # sees a gray level as if it were three
-    file, picture = graph_of(made, TASK, STORE), random_image((48, 64), 3)
+    file, picture = graph_of(made), random_image((48, 64), 3)
     changed = max(different(canvas_of(file, seed)(picture), file(picture)) for seed in range(6))
     _, _, alone = stable_image(file, (48, 64))
     assert alone <= 0.02 < changed
 
 
 def test_rounding_of_pixels_is_no_disagreement() -> None:
-    file = graph_of(network("segmenter"), TASK, STORE)
+    file = graph_of(network("segmenter"))
     for seed in (11, 12):
         check_agreement(canvas_of(file, seed), file)
 
@@ -210,7 +223,7 @@ def test_of_equally_likely_places_the_first_are_taken() -> None:
     assert _top(objectness, [2000, 1000], 1000)[1000:].tolist() == [2200, *range(2000, 2200), *range(2201, 3000)]
     made = network("detector")
     torch.nn.init.zeros_(made.rpn.head.cls_logits.weight)  # all places alike
-    file: Any = graph_of(made, TASK, STORE)
+    file: Any = graph_of(made)
     picture = random_image((48, 64), 0)
     with perturbed(file.canvas, 0):
         changed = file(picture)
@@ -221,7 +234,7 @@ def test_of_equally_likely_places_the_first_are_taken() -> None:
 @pytest.mark.parametrize("kind", ["detector", "segmenter"])
 @pytest.mark.parametrize("wrong", ["moved", "others", "nothing"])
 def test_wrong_predictions_are_refused(kind: str, wrong: str) -> None:
-    file = graph_of(network(kind), TASK, STORE)
+    file = graph_of(network(kind))
 
     def answers(picture: Tensor) -> Any:
         said = file(picture)
@@ -241,7 +254,7 @@ def test_wrong_predictions_are_refused(kind: str, wrong: str) -> None:
 def test_a_detector_with_equal_scores_everywhere_is_exported(tmp_path: Path) -> None:
     made = network("detector")
     torch.nn.init.zeros_(made.rpn.head.cls_logits.weight)
-    assert to_onnx(made, tmp_path / "a.onnx", TASK, cache_size=STORE).exists()
+    assert to_onnx(made, tmp_path / "a.onnx", TASK, graph=type(graph_of(made)), cache_size=STORE).exists()
 
 
 @needs_onnx
@@ -253,10 +266,10 @@ def test_onnxruntime_predicts_as_the_network(tmp_path: Path, kind: str) -> None:
     import onnxruntime
 
     made = network(kind.split()[0], masks="masks" in kind)
-    path = to_onnx(made, tmp_path / "a.onnx", TASK, cache_size=STORE)
+    path = to_onnx(made, tmp_path / "a.onnx", TASK, graph=type(graph_of(made)), cache_size=STORE)
     assert [file.name for file in tmp_path.iterdir()] == ["a.onnx"]
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    eager = graph_of(made, TASK, STORE)
+    eager = graph_of(made)
     names = [each.name for each in session.get_outputs()]
     for size in SIZES:
         picture = image(*size)
@@ -286,7 +299,7 @@ def test_a_file_that_disagrees_is_not_kept(tmp_path: Path) -> None:
     made = network("segmenter")
     made.__class__ = Other
     with pytest.raises(RuntimeError, match="of its outputs differ"):
-        to_onnx(made, tmp_path / "a.onnx", TASK, cache_size=STORE)
+        to_onnx(made, tmp_path / "a.onnx", TASK, graph=type(graph_of(made)), cache_size=STORE)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -297,4 +310,4 @@ def test_a_place_that_cannot_be_written_is_refused_before_tracing(
     (tmp_path / "file").touch()
     for name, said in {"x.txt": "must end in .onnx", "file/x.onnx": "not a writable folder"}.items():
         with pytest.raises(UserError, match=said):
-            to_onnx(network("segmenter"), tmp_path / name, TASK, cache_size=STORE)
+            to_onnx(network("segmenter"), tmp_path / name, TASK, graph=SegmenterGraph, cache_size=STORE)

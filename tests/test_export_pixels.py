@@ -39,7 +39,8 @@ SHAPES = [(24, 40), (300, 200), (20, 20), (8, 8), (17, 401)]
     ],
 )  # fmt: skip
 def test_the_steps_inside_are_pillows_within_a_gray_level(interpolation: str, crop: float, fit: Any, tall: int) -> None:
-    """Pillow computes with weights of some 20 bits: 1 in 100 values or less is rounded otherwise."""
+    """Pillow computes with weights of some 20 bits: 1 in 100 values or less is rounded otherwise. Bilinear weights of
+    16 pixels are multiples of 1/32: in each of two passes one value in 32 is a half, rounded either way."""
     import onnxruntime
 
     from viticulture.deploy.onnx.pixels import _steps
@@ -65,7 +66,7 @@ def test_the_steps_inside_are_pillows_within_a_gray_level(interpolation: str, cr
         (shown,) = session.run(None, {"pixels": pixels})
         gap = np.abs(np.rint(shown[0].transpose(1, 2, 0) * 255) - expected)
         assert gap.max() <= 1, (height, width)
-        assert (gap > 0).mean() < 0.02, (height, width)
+        assert (gap > 0).mean() < (0.02 if interpolation == "bicubic" else 2 / 32), (height, width)
 
 
 @needs_onnx

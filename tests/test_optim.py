@@ -12,6 +12,7 @@ from timm.optim._param_groups import param_groups_layer_decay, param_groups_weig
 from torch import nn
 
 from conftest import Golden
+from refusals import refused
 from viticulture.errors import UserError
 from viticulture.optim import Optim, Schedule
 from viticulture.optim.muon import COEFFICIENTS, ITERATIONS, orthogonalize
@@ -95,6 +96,31 @@ def test_a_rate_drops_twice_by_ten() -> None:
     schedule = Schedule("drops", "step", 0.0)
     rates = [schedule.rate(update, 1, 27, 1.0) for update in range(27)]
     assert rates == pytest.approx([1.0] * 24 + [0.1] * 2 + [0.01])
+
+
+def test_the_mmcv_rule_is_rednets() -> None:
+    """RedNet's schedule by hand: cosine annealing by epochs from epoch 0, and in the first 3,130 updates less by a
+    factor from a quarter to 1. Fails if the cosine runs by steps or starts after the warm-up, or the factor waits for
+    the end of an epoch."""
+    lr, epochs, steps, warmup = 0.8, 130, 626, 3130
+    schedule = Schedule("mmcv", "epoch", 5, 0.2)
+    for update in (0, 1, 625, 626, 1565, 3129, 3130, 3131, 626 * 65, 626 * 130 - 1):
+        annealed = lr / 2 * (1 + math.cos(math.pi * (update // steps) / epochs))
+        factor = 1 - 0.75 * max(1 - update / warmup, 0)
+        assert schedule.rate(update, steps, epochs, lr) == pytest.approx(annealed * factor, rel=1e-12)
+    with pytest.raises(UserError, match="interval epoch"):
+        Schedule("mmcv")
+
+
+def test_weight_decay_rises_along_half_a_cosine() -> None:
+    """From 0.04 to 0.4, where there is any. Fails if it is linear, or if biases are decayed."""
+    optim = Optim(weight_decay=0.04, weight_decay_end=0.4)
+    optimizer = optim.build(optim.groups(small_vit(depth=1)))
+    for part, value in ((0, 0.04), (1 / 3, 0.13), (0.5, 0.22), (1, 0.4)):
+        optim.set_decay(optimizer, part)
+        assert sorted({group["weight_decay"] for group in optimizer.param_groups}) == pytest.approx([0, value])
+    with pytest.raises(UserError, match="weight_decay_end"):
+        Optim(weight_decay=0, weight_decay_end=0.4)
 
 
 def test_a_scheduler_keeps_the_groups_ratios_and_resumes() -> None:
@@ -220,21 +246,17 @@ def test_settings_that_cannot_work_are_refused() -> None:
         ({"name": "nesterov", "momentum": 0.0}, "needs a momentum"),
         ({"layer_decay": 1.5}, r"\(0, 1\]"),
     ):
-        with pytest.raises(UserError, match=words):
-            Optim(**keywords)
+        refused(words, Optim, **keywords)
     for keywords, words in (
         ({"rule": "linear"}, "constant"),
         ({"interval": "batch"}, "step or epoch"),
         ({"min_lr": -1}, "neg"),
     ):
-        with pytest.raises(UserError, match=words):
-            Schedule(**keywords)
+        refused(words, Schedule, **keywords)
     with pytest.raises(UserError, match=r"fewer than train.epochs, got 5 and 3"):
         Schedule(warmup_epochs=5).attach(torch.optim.SGD([torch.zeros(1)], lr=1.0), 1, 3, 1.0)
-    with pytest.raises(UserError, match="timm's group_matcher; Linear has none"):
-        Optim(layer_decay=0.5).groups(nn.Linear(1, 1))
-    with pytest.raises(UserError, match="nothing to train"):
-        Optim().build(Optim().groups(nn.Linear(1, 1).requires_grad_(False)))
+    refused("timm's group_matcher; Linear has none", lambda: Optim(layer_decay=0.5).groups(nn.Linear(1, 1)))
+    refused("nothing to train", lambda: Optim().build(Optim().groups(nn.Linear(1, 1).requires_grad_(False))))
 
 
 def test_rates_never_leave_their_bounds() -> None:

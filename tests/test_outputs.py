@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from refusals import refused
 from untrained import untrained
 from viticulture.cli import main
 from viticulture.errors import UserError
@@ -65,8 +66,7 @@ def test_a_runs_files_are_not_overwritten(tmp_path: Path) -> None:
         (tmp_path / "run" / name).write_text("{}")
     (tmp_path / "link.json").symlink_to(tmp_path / "run" / "run.json")
     for name in ("run/run.json", "run/evaluation.json", "run/metrics.CSV", "run/weights/config.json", "link.json"):
-        with pytest.raises(UserError, match="is a file of the run"):
-            check_out(tmp_path / name, ".csv", ".json")
+        refused("is a file of the run", check_out, tmp_path / name, ".csv", ".json")
     for name in ("run/predictions.json", "run/mine.csv", "evaluation.json"):
         check_out(tmp_path / name, ".csv", ".json")
 

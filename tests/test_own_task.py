@@ -9,6 +9,8 @@ import pytest
 from PIL import Image
 
 import viticulture
+from refusals import refused
+from viticulture.deploy.hub.push import contents
 from viticulture.errors import UserError
 
 PLUGINS = Path(__file__).parent / "plugins"
@@ -94,6 +96,15 @@ def test_regression_is_a_task_of_the_package(tmp_path: Path, monkeypatch: pytest
     assert "Largest errors" in page
     run.export("run.onnx")
     assert (tmp_path / "run.onnx").exists()
+    card = bytes(contents(run.folder, "me/brightness")["README.md"]).decode()
+    assert "type: r_squared" in card
+    assert f"R2 is {counting.r2:.4g}" in card
+    assert ".value" in card
+    (tmp_path / "short.yaml").write_text((tmp_path / "own.yaml").read_text().replace("epochs: 30", "epochs: 1"))
+    study = viticulture.compare(str(data), ("short.yaml",), seeds=1, where=viticulture.Where(out="study"))
+    page = (study.path / "report.html").read_text(encoding="utf-8")
+    assert "reaches an R2 of" in page
+    assert f"{study.outcomes[0].test:.3f}" in page
 
 
 def test_numbers_of_a_data_frame_are_recognized_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,11 +117,7 @@ def test_numbers_of_a_data_frame_are_recognized_or_refused(tmp_path: Path, monke
     run = viticulture.train(frame, "own.yaml", out="run", progress=False)
     assert sum(run.metadata["data"]["images"].values()) == 39
     assert viticulture.evaluate("run", frame).counting == run.results.counting
-    with pytest.raises(UserError, match="mix mixes classes"):
-        viticulture.train(frame, "own.yaml", overrides={"augment.mix": {}}, progress=False)
+    refused("mix mixes classes", viticulture.train, frame, "own.yaml", overrides={"augment.mix": {}}, progress=False)
     with pytest.raises(UserError, match="needs training images with different numbers"):
         viticulture.train(frame.assign(label=3.5), "own.yaml", progress=False)
-    with pytest.raises(UserError, match="a probe predicts classes"):
-        viticulture.probe("run", frame)
-    with pytest.raises(UserError, match="a study compares shares"):
-        viticulture.compare(str(tmp_path / "40.csv"), ("own.yaml",), where=viticulture.Where(out="study"))
+    refused("a probe predicts classes", viticulture.probe, "run", frame)

@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 import viticulture
+from refusals import refused
 from viticulture.api import run as api_run
 from viticulture.data.images.decode import as_pixels, decode
 from viticulture.data.open import open_source
@@ -42,13 +43,11 @@ def test_a_run_is_opened_by_its_folders_name(run: viticulture.Run, tmp_path: Pat
     for opened in (viticulture.open(str(run.path)), viticulture.Run(str(run.path))):  # type: ignore[arg-type]
         assert opened == run
         assert opened.path / "run.json" == run.path / "run.json"
-    with pytest.raises(UserError, match="no run"):
-        viticulture.open(tmp_path)
+    refused("no run", viticulture.open, tmp_path)
     wrong: tuple[Any, ...] = (None, 5, b"run", [])
     for given in wrong:
         for verb in (viticulture.open, viticulture.resume, viticulture.report, viticulture.robustness):
-            with pytest.raises(UserError, match="a run is a folder, by str or Path, got"):
-                verb(given)
+            refused("a run is a folder, by str or Path, got", verb, given)
 
 
 def test_every_command_takes_a_run_or_a_path(run: viticulture.Run, tmp_path: Path) -> None:
@@ -56,16 +55,11 @@ def test_every_command_takes_a_run_or_a_path(run: viticulture.Run, tmp_path: Pat
     boxes.write_text("a 0 0 1 1\n")
     for named in (run, run.path, str(run.path)):
         assert viticulture.report(named, compare_with=named) == run.path / "report.html"
-        with pytest.raises(UserError, match=r"must end in .onnx"):
-            viticulture.export(named, tmp_path / "x.txt")
-        with pytest.raises(UserError, match="nowhere"):
-            viticulture.localize(named, str(boxes), weights="nowhere")
-        with pytest.raises(UserError, match="nowhere"):
-            viticulture.serve(named, "nowhere", port=0)
-        with pytest.raises(UserError, match="links"):
-            viticulture.links(named)
-        with pytest.raises(UserError, match="USER/NAME"):
-            viticulture.push(named, "nobody")
+        refused(r"must end in .onnx", viticulture.export, named, tmp_path / "x.txt")
+        refused("nowhere", viticulture.localize, named, str(boxes), weights="nowhere")
+        refused("nowhere", viticulture.serve, named, "nowhere", port=0)
+        refused("links", viticulture.links, named)
+        refused("USER/NAME", viticulture.push, named, "nobody")
 
 
 def test_the_repr_is_short(run: viticulture.Run, tmp_path: Path) -> None:
@@ -186,8 +180,7 @@ def test_an_invalid_picture_is_reported_by_its_place(run: viticulture.Run, tmp_p
     for prediction in predictions[1::2]:
         assert (prediction.error, prediction.label) == ("", good.label)
     for alone in (closed, [cut]):
-        with pytest.raises(UserError, match="no image could be read; image 0: "):
-            run.predict(alone)
+        refused("no image could be read; image 0: ", run.predict, alone)
 
 
 def test_bytes_open_files_data_frames_and_channels_last_are_images(run: viticulture.Run, tmp_path: Path) -> None:
@@ -208,8 +201,7 @@ def test_bytes_open_files_data_frames_and_channels_last_are_images(run: viticult
         (frame[:0], r"no images were given, got DataFrame \[0, 2\]"),
         (pixels[None][:0], "no images were given, got ndarray"),
     ):
-        with pytest.raises(UserError, match=said):
-            run.predict(wrong)
+        refused(said, run.predict, wrong)
 
 
 @pytest.mark.parametrize(
@@ -223,8 +215,7 @@ def test_bytes_open_files_data_frames_and_channels_last_are_images(run: viticult
     }.items(),
 )
 def test_what_is_no_image_is_refused(given: object, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        decoded(given)
+    refused(said, decoded, given)
 
 
 def decoded(given: object) -> None:
@@ -245,8 +236,7 @@ def decoded(given: object) -> None:
     ],
 )
 def test_numbers_that_are_no_colors_are_refused(array: np.ndarray, said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        decoded(array)
+    refused(said, decoded, array)
 
 
 def test_pil_images_are_upright() -> None:

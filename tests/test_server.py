@@ -18,11 +18,11 @@ import torch
 
 from browser import CHROMIUM, Browser
 from made_results import classified
+from refusals import refused
 from served import BOUNDARY, ask, bomb, form, sent, serving
 from untrained import photo, untrained
 from viticulture.api import export, predict
 from viticulture.cli import main
-from viticulture.errors import UserError
 from viticulture.evaluation.inputs import MAX_SENT_PIXELS
 from viticulture.evaluation.outputs import Predictions
 from viticulture.models.weights.files import load, save
@@ -116,7 +116,7 @@ def test_a_request_of_another_kind_is_refused_in_one_sentence(
     port: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = form([("a", b"x")])
-    refused: list[tuple[int, tuple[Any, ...]]] = [
+    invalid: list[tuple[int, tuple[Any, ...]]] = [
         (405, ("GET", "/predict")),
         (405, ("DELETE", "/")),
         *((404, ("GET", path)) for path in ("/../../etc/passwd", "/..%2f..%2fetc/passwd", "/run.json", "//etc/passwd")),
@@ -130,7 +130,7 @@ def test_a_request_of_another_kind_is_refused_in_one_sentence(
         (400, ("GET", "/", None, {"Host": "elsewhere.example"})),
         (413, ("POST", "/predict", b"", {"Content-Length": str(limits.MAX_BYTES + 1)})),
     ]
-    for status, request in refused:
+    for status, request in invalid:
         found, _, content = ask(port, *request)
         assert (found, b"Traceback" in content, b"root:" in content) == (status, False, False), request
     assert not caplog.records
@@ -181,13 +181,13 @@ def test_endless_uploads_are_limited_and_dropped(run: RunFolder, monkeypatch: py
         return {"type": "http.request", "body": form([("a", bytes(200))]), "more_body": False}
 
     async def both(ends: bool) -> list[int]:
-        held, refused = asyncio.Event(), asyncio.Event()
+        held, rejected = asyncio.Event(), asyncio.Event()
 
         async def first() -> dict[str, Any]:
             if not held.is_set():
                 held.set()
                 return {"type": "http.request", "body": form([("a", bytes(900))])[:900], "more_body": True}
-            await (refused if ends else asyncio.Event()).wait()
+            await (rejected if ends else asyncio.Event()).wait()
             return {"type": "http.disconnect"}
 
         async def second() -> list[int]:
@@ -195,7 +195,7 @@ def test_endless_uploads_are_limited_and_dropped(run: RunFolder, monkeypatch: py
             for _ in range(10):  # turns, for what has come to be counted
                 await asyncio.sleep(0)
             answer = await statuses(app, small)
-            refused.set()
+            rejected.set()
             return answer
 
         one, other = await asyncio.gather(statuses(app, first), second())
@@ -300,14 +300,12 @@ def test_weights_with_nan_give_no_prediction(tmp_path: Path) -> None:
     torch.nn.init.constant_(student.get_parameter("head.bias"), torch.nan)
     save(student, run.weights("last"), data_spec)
     image = photo(tmp_path / "a.png", 0)
-    with pytest.raises(UserError, match="outputs are not finite for 1 of 1"):
-        predict(str(run.path), [str(image)])
+    refused("outputs are not finite for 1 of 1", predict, str(run.path), [str(image)])
     with serving(run) as port:
         status, _, content = ask(port, "POST", "/predict", form([("a.png", image.read_bytes())]))
     assert status == 500
     assert "are not finite" in json.loads(content)["error"]
-    with pytest.raises(UserError, match=r"are not finite|not installed"):
-        export(run.path, tmp_path / "a.onnx")
+    refused(r"are not finite|not installed", export, run.path, tmp_path / "a.onnx")
 
 
 def test_the_page_has_the_results_of_its_weights(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import yaml
 import viticulture
 from made_results import classified, save_classes
 from made_study import study as made_study
+from refusals import refused
 from untrained import photo, untrained
 from viticulture import api, user_code
 from viticulture.budget.choices import Kind
@@ -305,8 +306,7 @@ def test_no_file_of_a_study_a_budget_or_a_table_imports_code(tmp_path: Path) -> 
     own = {"name": "evil", "recipe": "default/digits", "overrides": {"student.name": f"{CANARY}.Thing"}}
     content = yaml.safe_load((tmp_path / "study" / "study.yaml").read_text())
     (tmp_path / "study" / "study.yaml").write_text(yaml.safe_dump({**content, "candidates": [own]}))
-    with pytest.raises(UserError, match=r"names code of its author's own, canary_of_a_stranger.Thing"):
-        api.compare_resume(str(tmp_path / "study"))
+    refused(r"names code of its author, canary_of_a_stranger.Thing", api.compare_resume, str(tmp_path / "study"))
     assert CANARY not in sys.modules
 
 

@@ -259,7 +259,7 @@ def test_ctrl_c_works_after_a_training_that_it_stopped(error: type[Exception] | 
         ({"recipe": "detection/photos"}, "are read from files; name a folder"),
     ],
 )
-def test_a_mistake_is_told_before_a_folder_is_made(keywords: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_a_mistake_is_reported_before_a_folder_is_made(keywords: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(viticulture.UserError, match=said):
         viticulture.train(digits(20), out=str(tmp_path / "run"), **keywords)
     assert not (tmp_path / "run").exists()

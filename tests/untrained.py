@@ -23,7 +23,7 @@ def untrained(folder: Path, classes: tuple[str, ...] = ("a", "b"), **overrides: 
     run = RunFolder(folder)
     sizes = {"images.image_size": SIDE, "images.cache_size": 20, "images.eval_crop": 0.75}
     keys = {**sizes, "student.name": "vit_nano", "student.patch_size": 4, **overrides}
-    name = "default/small-images"
+    name = "default/small-images" if classes else "mae/photos"
     run.write("recipe.yaml", load_config(name, keys).to_yaml())
     data: dict[str, Any] = {
         "source": "photos",

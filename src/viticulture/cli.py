@@ -234,7 +234,7 @@ def _completion(words: list[str]) -> _Text:
     """Return the completion script of a shell."""
     if len(words) != 1 or words[0] in HELP:
         ways = "".join(f"\n  {shell:<5} {way}" for shell, way in completion.WAYS.items())
-        raise UserError(f"name the shell, and save the printed script where it looks:{ways}")
+        raise UserError(f"name the shell, and save the printed script where it is read:{ways}")
     from .config.load import shipped
     from .study.paper_tables import tables
     from .training.run_folder import WEIGHTS

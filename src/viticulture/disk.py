@@ -100,8 +100,8 @@ def replacing(path: Path) -> Iterator[Path]:
 def partial_path(path: Path) -> Path:
     """Return a temporary path for a file or folder, unique among all machines, that `sweep` recognizes; long names
     become a digest."""
-    own = os.fsencode(path.name)
-    word = path.name if len(own) <= MAX_NAME else hashlib.sha256(own).hexdigest()[:16]
+    encoded = os.fsencode(path.name)
+    word = path.name if len(encoded) <= MAX_NAME else hashlib.sha256(encoded).hexdigest()[:16]
     return path.with_name(f".{word}.{_machine()}.{os.getpid()}.{secrets.token_hex(4)}.part")
 
 

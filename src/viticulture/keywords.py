@@ -26,7 +26,7 @@ KINDS: dict[Any, tuple[str, tuple[type, ...]]] = {
     NoneType: ("null", (NoneType,)),
 }
 """Annotation without its members -> its name in errors, and the types it accepts."""
-QUOTES = "; a name that YAML reads as a number or as true or false stands in quotes"
+QUOTES = "; a name that YAML reads as a number or as true or false needs quotes"
 BITS = 63
 """Of the largest whole number that torch takes."""
 NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
@@ -241,10 +241,10 @@ def _defaults(made: Callable[..., Any]) -> dict[str, Any]:
     """Return keyword -> its default as a plain value for the caller to change; MISSING where there is none."""
     if is_dataclass(made):
         every = {field.name: (field.default, field.default_factory) for field in fields(made)}
-        known = {name: value if make is MISSING else make() for name, (value, make) in every.items()}
+        values = {name: value if make is MISSING else make() for name, (value, make) in every.items()}
     else:
-        known = {name: parameter.default for name, parameter in signature(made).parameters.items()}
-    return {name: MISSING if value is Parameter.empty else _plain(value) for name, value in known.items()}
+        values = {name: parameter.default for name, parameter in signature(made).parameters.items()}
+    return {name: MISSING if value is Parameter.empty else _plain(value) for name, value in values.items()}
 
 
 def _plain(default: Any) -> Any:

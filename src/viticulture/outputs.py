@@ -74,9 +74,9 @@ def csv_text(rows: Iterable[Iterable[object]]) -> str:
 def _cell(value: object) -> object:
     if not isinstance(value, str):
         return value
-    shown = "".join(
+    escaped = "".join(
         letter.encode("unicode_escape").decode() if unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp") else letter
         for letter in value
     )
-    begins = unicodedata.normalize("NFKC", shown.lstrip()[:1])  # full-width characters, too
-    return f"'{shown}" if begins in FORMULA else shown
+    begins = unicodedata.normalize("NFKC", escaped.lstrip()[:1])  # full-width characters, too
+    return f"'{escaped}" if begins in FORMULA else escaped

@@ -39,6 +39,7 @@ class Spread:
     """One number per seed, printed as mean and sample standard deviation."""
 
     values: tuple[float, ...]
+    digits: int = 1
 
     @property
     def mean(self) -> float:
@@ -189,7 +190,8 @@ def show(cell: Cell, form: Form) -> str:
     if cell is None:
         return "" if form == "spread" else "n/a"
     if isinstance(cell, Spread):
-        return f"{cell.mean:.1f}" if cell.sd is None else f"{cell.mean:.1f} ± {cell.sd:.1f}"
+        mean = f"{cell.mean:.{cell.digits}f}"
+        return mean if cell.sd is None else f"{mean} ± {cell.sd:.{cell.digits}f}"
     if isinstance(cell, str):
         return clean(cell)
     if form == "percent":

@@ -61,13 +61,13 @@ class _Loader(*((Composer, _PARSER) if yaml.__with_libyaml__ else (_PARSER,))): 
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
-        known: set[str] = set()
+        seen: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.YAMLError(f"a key must be text, not a list or section (line {key.start_mark.line + 1})")
-            if key.value in known:
+            if key.value in seen:
                 raise yaml.YAMLError(f"{key.value!r} appears twice in a section")
-            known.add(key.value)
+            seen.add(key.value)
             key.tag = "tag:yaml.org,2002:" + ("merge" if key.value == "<<" and not key.style else "str")
         return node
 

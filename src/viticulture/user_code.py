@@ -48,7 +48,7 @@ def check_known(path: str) -> None:
     trusted = {*NAMED, *known, *filter(None, os.environ.get(TRUST, "").split(","))}
     if not any(path == each or path.startswith(f"{each}.") for each in trusted):
         raise UserError(
-            f"{place} names code of its author's own, {shortened(path)}, which no training here has used; read that "
+            f"{place} names code of its author, {shortened(path)}, which no training here has used; read that "
             f"code, and if you trust it, name it in the environment: {TRUST}={shortened(path.partition('.')[0])}"
         )
 
@@ -63,8 +63,8 @@ def class_of(kind: str, name: Any, shipped: Mapping[str, str], base: type, given
     Raises: UserError if there is no such class, or it cannot be made by a recipe.
     """
     if isinstance(name, str) and name in shipped:
-        module, _, own = shipped[name].rpartition(".")
-        shipped_class: type = getattr(importlib.import_module(module), own)
+        module, _, attribute = shipped[name].rpartition(".")
+        shipped_class: type = getattr(importlib.import_module(module), attribute)
         return shipped_class
     if not isinstance(name, str) or "." not in name:
         raise unknown(kind, name, shipped)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from refusals import refused
 from viticulture.analysis.attention import (
     AttentionStatistics,
     RunningMean,
@@ -25,7 +26,6 @@ from viticulture.analysis.attention import (
     uniform_distance,
 )
 from viticulture.analysis.galleries import heat
-from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import AttentionReading, Taps
@@ -83,8 +83,7 @@ def test_a_head_token_attends_in_its_head() -> None:
             patch = reading.prefix + row * GRID[1] + column
             expected = attention[:, i, attention.shape[-1] - heads + i, patch]
             torch.testing.assert_close(maps[:, i, row, column], expected)
-    with pytest.raises(UserError, match="head tokens are DHVT's"):
-        head_token_maps(attention_of("vit_nano")[0], GRID)
+    refused("head tokens are DHVT's", lambda: head_token_maps(attention_of("vit_nano")[0], GRID))
 
 
 def test_layers_are_spread_as_in_the_supplement() -> None:
@@ -196,7 +195,5 @@ def test_a_students_layers_are_measured_in_pixels_of_its_input() -> None:
 
 
 def test_masked_images_and_no_images_are_refused() -> None:
-    with pytest.raises(UserError, match="without masked patches"):
-        attention_distance(torch.full((1, 1, 4, 4), 0.25), (3, 3), 1.0)
-    with pytest.raises(UserError, match="no mean of no images"):
-        RunningMean().value()
+    refused("without masked patches", attention_distance, torch.full((1, 1, 4, 4), 0.25), (3, 3), 1.0)
+    refused("no mean of no images", lambda: RunningMean().value())

@@ -13,6 +13,7 @@ import torch
 import viticulture
 from dense_scenes import mask_folder
 from photographs import pictures
+from refusals import refused
 from untrained import untrained
 from viticulture import cli
 from viticulture.analysis.explanation import Explanation, read_explanation
@@ -93,12 +94,10 @@ def test_a_rectangular_grid_has_no_amplitudes_and_a_cnn_no_attention() -> None:
     found = analyze_layers(student(data_spec=replace(TASK, image_size=(8, 12))), [wide])
     assert found.frequencies == []
     assert found.amplitude.shape == (len(found.cka), 0)
-    with pytest.raises(UserError, match="reads attention"):
-        analyze_layers(student("test_resnet"), [IMAGES], "blocks")
+    refused("reads attention", lambda: analyze_layers(student("test_resnet"), [IMAGES], "blocks"))
     with pytest.raises(UserError, match=r"no norm before each block.*`blocks`"):
         layer_similarity(student("test_resnet"), student(), [(IMAGES, IMAGES)])
-    with pytest.raises(UserError, match="unknown reading of layers 'norm'"):
-        analyze_layers(student(), [IMAGES], "norm")
+    refused("unknown reading of layers 'norm'", lambda: analyze_layers(student(), [IMAGES], "norm"))
 
 
 @pytest.mark.parametrize("compared", [False, True])

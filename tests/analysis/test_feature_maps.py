@@ -9,6 +9,7 @@ import pytest
 import timm
 import torch
 
+from refusals import refused
 from viticulture import cli
 from viticulture.analysis.explanation import agent_models, agents_of, read_explanation
 from viticulture.analysis.feature_maps import feature_galleries, feature_map, feature_maps
@@ -20,7 +21,6 @@ from viticulture.data.data_settings import DataSettings
 from viticulture.data.dataset import prepare
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.sources.arrays import from_arrays
-from viticulture.errors import UserError
 from viticulture.evaluation.model import EvaluatedModel
 from viticulture.models.agent.agent_cnn import AgentCNN
 from viticulture.models.data_spec import DataSpec
@@ -65,8 +65,7 @@ def test_layers_are_counted_from_one_and_drawn_in_order() -> None:
     torch.testing.assert_close(maps[2].flatten(1), (tokens - tokens.mean(1, keepdim=True)).square().mean(2).sqrt())
     assert maps[2].shape == (2, 4, 4)
     assert all(found.ndim == 3 for found in feature_maps(cnn, images).values())
-    with pytest.raises(UserError, match=r"layers of the network must lie in 1 to \d+, got 0"):
-        feature_maps(vit, images, (0,))
+    refused(r"layers of the network must lie in 1 to \d+, got 0", feature_maps, vit, images, (0,))
 
 
 def test_a_network_with_several_layers_per_block_counts_both() -> None:

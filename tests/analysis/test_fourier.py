@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from refusals import refused
 from viticulture.analysis.layers import frequencies, relative_log_amplitude
-from viticulture.errors import UserError
 
 Load = Callable[[str], Any]
 
@@ -60,7 +60,5 @@ def test_amplitudes_are_relative_and_fall_by_smoothing() -> None:
 
 
 def test_grids_without_a_diagonal_are_refused() -> None:
-    with pytest.raises(UserError, match="square"):
-        relative_log_amplitude(torch.zeros(1, 8, 2), (2, 4))
-    with pytest.raises(UserError, match="all of its patches"):
-        relative_log_amplitude(torch.zeros(1, 10, 2), (3, 3))
+    refused("square", relative_log_amplitude, torch.zeros(1, 8, 2), (2, 4))
+    refused("all of its patches", relative_log_amplitude, torch.zeros(1, 10, 2), (3, 3))

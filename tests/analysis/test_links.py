@@ -8,11 +8,11 @@ import safetensors.torch
 import timm
 import torch
 
+from refusals import refused
 from trained import trained
 from viticulture import api
 from viticulture.analysis.links import magnitude_strengths, printed_strengths, read_links, select
 from viticulture.cli import main
-from viticulture.errors import UserError
 from viticulture.models.links import Links, read_link_set
 from viticulture.training.run_folder import RunFolder
 
@@ -54,8 +54,7 @@ def test_a_link_set_is_recovered_from_its_weights() -> None:
         for (block, layer), weights in links.weights().items():
             weights.mul_(1.0 if layer in alpha[block] else 0.01)
     assert select(magnitude_strengths(links)) == alpha
-    with pytest.raises(UserError, match=r"no link is stronger than 0\.9"):
-        select(magnitude_strengths(links), 0.9)
+    refused(r"no link is stronger than 0\.9", lambda: select(magnitude_strengths(links), 0.9))
 
 
 def test_a_runs_links_are_saved_for_the_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,8 +76,7 @@ def test_a_runs_links_are_saved_for_the_next(tmp_path: Path, capsys: pytest.Capt
     file.rename(tmp_path / "elsewhere.safetensors")
     assert "Links to the teacher" in run.report.read_text()
     learned = read_links(RunFolder.open(run.path))
-    with pytest.raises(UserError, match=r"unknown guide with links in .*yours.*valid: mine"):
-        read_links(RunFolder.open(run.path), "yours")
+    refused(r"unknown guide with links in .*yours.*valid: mine", lambda: read_links(RunFolder.open(run.path), "yours"))
     assert len(learned.magnitudes) == 3
     assert not learned.inside
     torch.testing.assert_close(learned.magnitudes[-1], learned.links.magnitudes())

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from refusals import refused
 from viticulture.budget import choices, lengths
 from viticulture.budget.budget import TimeBudget
 from viticulture.budget.choices import CANDIDATES, MAX_EPOCHS, Kind, SizedStudent, candidates, stage_shares
@@ -25,7 +26,6 @@ from viticulture.budget.lengths import (
     stage_seconds,
 )
 from viticulture.budget.plan import BudgetPlan, Stage
-from viticulture.errors import UserError
 from viticulture.models.students import fitting_patch
 from viticulture.report.stages import stages_table
 from viticulture.study.step_times import StepTimes
@@ -53,8 +53,7 @@ def test_a_time_is_parsed(words: str, seconds: float, processors: bool) -> None:
 
 @pytest.mark.parametrize("words", ["", "soon", "0m", "-5m", "core-m", "1e3s", "3 weeks", "15m core", "9" * 400])
 def test_what_is_no_time_is_refused(words: str) -> None:
-    with pytest.raises(UserError, match="a budget is a time such as"):
-        TimeBudget(words)
+    refused("a budget is a time such as", TimeBudget, words)
 
 
 def drawn(random_numbers: random.Random) -> tuple[dict[tuple[Kind, bool], StepTimes], int]:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+from refusals import refused
 from viticulture.data.dataset import ImageSettings, prepare
 from viticulture.data.image_set import CachedImages, StreamedImages
 from viticulture.data.images.decode import OtherValues, as_pixels, decode, image_size, numbers_of
@@ -100,7 +101,7 @@ def test_a_16_bit_ramp_needs_its_range() -> None:
     np.testing.assert_array_equal(color, np.repeat(told, 3, axis=2))
 
 
-def test_values_beyond_a_range_are_cut_off_and_each_channel_may_have_its_own() -> None:
+def test_values_beyond_a_range_are_clipped_by_channel() -> None:
     values = np.array([[[-5.0, 10, np.nan], [100, 20, 5], [51, 15.1, 7.55]]], dtype=np.float32)
     kept = PixelFormat(3, ((0, 100), (10, 20), (5, 10)))(values)
     assert kept.tolist() == [[[0, 0, 0], [255, 255, 0], [130, 130, 130]]]
@@ -427,8 +428,7 @@ def test_a_hue_is_refused_where_there_are_no_three_colors() -> None:
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        ImageSettings(**settings)
+    refused(words, ImageSettings, **settings)
 
 
 @pytest.mark.parametrize(("kind", "scale", "shift"), [(np.int64, 1, 0), (np.float64, 1 / 127.5, -1)])
@@ -436,17 +436,15 @@ def test_arrays_of_unknown_range_are_refused_until_it_is_named(kind: type, scale
     levels = noise(8, 6, 8, 3)
     levels[0, 0, 0], levels[0, 0, 1] = 0, 255
     given: Any = ((levels * scale + shift).astype(kind), [0, 1] * 4)
-    with pytest.raises(UserError, match=r"images.normalize\).* images.range, such as \[(0, 255|-1, 1)\]"):
-        prepare(open_source(given))
+    refused(r"images.normalize\).* images.range, such as \[(0, 255|-1, 1)\]", lambda: prepare(open_source(given)))
     named = ImageSettings(image_size=8, cache_size=8, range=[shift, 255 * scale + shift])
     plain = ImageSettings(image_size=8, cache_size=8)
     assert torch.equal(trained_on(given, named), trained_on((levels, given[1]), plain))
 
 
-def test_images_of_other_channels_are_refused_before_any_is_stored(tmp_path: Path) -> None:
+def test_images_of_other_channels_are_refused_before_any_is_cached(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "data", {f"{name}/{i}.npy": noise(8, 8, 5) for i in range(2) for name in "ab"})
-    with pytest.raises(UserError, match=r"a/0.npy: holds 5 channels, and images.channels is 3: --images.channels 5"):
-        prepare(str(root))
+    refused(r"a/0.npy: holds 5 channels, and images.channels is 3: --images.channels 5", prepare, str(root))
     assert not (tmp_path / "cache" / "decoded").exists()
 
 
@@ -488,7 +486,7 @@ def test_data_describes_channels_and_bits(tmp_path: Path) -> None:
         file.write_bytes(deep_png(np.dstack([ramp + i] * 3)).read())
     assert inspect(str(root)).values.startswith("values of more than 8 bits lie in 1000 to 1068, of which 8 bits")
     root = folder_of(tmp_path / "many", {f"{name}/{i}.npy": noise(8, 8, 7, seed=i) for i in range(3) for name in "ab"})
-    assert inspect(str(root)).values == "7 channels, kept by --images.channels 7"
+    assert inspect(str(root)).values == "7 channels, read by --images.channels 7"
     assert inspect("digits").values == ""
 
 
@@ -526,7 +524,7 @@ def test_only_the_first_page_or_frame_is_read_and_reported(tmp_path: Path) -> No
     assert np.array_equal(once, again)
 
 
-def test_people_are_shown_gray_two_as_their_mean_and_of_more_the_first_three() -> None:
+def test_pictures_have_gray_the_mean_of_two_or_the_first_three_channels() -> None:
     pixels = noise(3, 4, 6)
     np.testing.assert_array_equal(as_picture(pixels), pixels[..., :3])
     np.testing.assert_array_equal(as_picture(pixels[..., :1]), pixels[..., [0, 0, 0]])

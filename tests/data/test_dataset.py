@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from noise import noise
+from refusals import refused
 from viticulture.data import decoded_cache
 from viticulture.data.dataset import Dataset, DataSettings, ImageSettings, prepare, prepare_test, read_rows
 from viticulture.data.image_set import CachedImages, Images, Records, StreamedImages
@@ -147,8 +148,7 @@ def test_a_run_s_split_is_restored_from_names(tmp_path: Path) -> None:
     assert again.fingerprint == first.fingerprint
     gone = Path(present(first.test).records.names[0])
     (root / gone).unlink()
-    with pytest.raises(UserError, match=f"photos no longer holds 1 image of this run: {gone}"):
-        prepare(root, remembered=remembered)
+    refused(f"photos no longer holds 1 image of this run: {gone}", prepare, root, remembered=remembered)
 
 
 def test_the_fingerprint_depends_on_content(tmp_path: Path) -> None:
@@ -190,14 +190,12 @@ REFUSED: list[tuple[dict[str, list[int]], int, str]] = [
 
 @pytest.mark.parametrize(("counts", "classes", "message"), REFUSED)
 def test_data_that_cannot_be_trained_on_is_refused(counts: dict[str, list[int]], classes: int, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        prepare(source(counts, classes=classes))
+    refused(message, lambda: prepare(source(counts, classes=classes)))
 
 
 def test_images_without_labels_are_refused_for_classification_only() -> None:
     given = from_arrays("photos", [], {"train": (noise(10), np.full(10, -1))})
-    with pytest.raises(UserError, match="photos has images but no labels"):
-        prepare(given)
+    refused("photos has images but no labels", prepare, given)
     data = prepare(given, labeled=False)
     assert (len(data.train), data.val, data.test, data.classes) == (10, None, None, ())
 
@@ -245,16 +243,14 @@ def test_unlabeled_images_are_left_out_or_used_for_training() -> None:
     ],
 )
 def test_invalid_settings_are_refused(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make()
+    refused(message, make)
 
 
 def test_unreadable_images_stop_or_are_skipped_everywhere(tmp_path: Path) -> None:
     root = folder(tmp_path / "photos", {"train/a": 20, "train/b": 20, "test/a": 5, "test/b": 5})
     for path in ("train/a/bad.png", "test/b/bad.png"):
         (root / path).write_bytes(b"text")
-    with pytest.raises(UserError, match=r"2 of 52 images cannot be read: test/b/bad.png .*--skip-unreadable"):
-        prepare(root)
+    refused(r"2 of 52 images cannot be read: test/b/bad.png .*--skip-unreadable", prepare, root)
     data = prepare(root, DataSettings(skip_unreadable=True))
     assert set(data.skipped) == {"train/a/bad.png", "test/b/bad.png"}
     assert "not an image" in data.skipped["train/a/bad.png"]
@@ -279,8 +275,7 @@ def test_a_split_that_loses_all_images_is_removed(tmp_path: Path) -> None:
         read_rows(source, source.splits["val"], data.image_settings, skip_unreadable=True)
     for path in sorted(root.glob("train/*/*")):
         path.write_bytes(b"text")
-    with pytest.raises(UserError, match="photos has no training images that can be read"):
-        prepare(root, DataSettings(skip_unreadable=True))
+    refused("photos has no training images that can be read", prepare, root, DataSettings(skip_unreadable=True))
 
 
 def test_the_papers_subset_is_not_drawn_from_images_without_a_class() -> None:
@@ -296,8 +291,7 @@ def test_a_class_that_loses_all_images_is_refused(tmp_path: Path) -> None:
     root = folder(tmp_path / "photos", {"a": 10, "b": 10})
     (root / "c").mkdir()
     (root / "c" / "bad.png").write_bytes(b"")
-    with pytest.raises(UserError, match="1 of 3 classes have no training images: c"):
-        prepare(root, DataSettings(skip_unreadable=True))
+    refused("1 of 3 classes have no training images: c", prepare, root, DataSettings(skip_unreadable=True))
 
 
 def test_warnings(tmp_path: Path) -> None:
@@ -444,11 +438,9 @@ def test_other_data_is_evaluated_in_the_network_s_classes(tmp_path: Path) -> Non
     whole, _ = prepare_test(root / "train", classes, ImageSettings(image_size=8, cache_size=8))
     assert whole.records.labels.tolist() == [2, 2, 2, 0, 0, 0]
     folder(root, {"test/zebras": 1})
-    with pytest.raises(UserError, match="unknown class of photos 'zebras'; did you mean zebra"):
-        prepare_test(root, classes, ImageSettings())
+    refused("unknown class of photos 'zebras'; did you mean zebra", prepare_test, root, classes, ImageSettings())
     blank = from_arrays("blank", [], {"train": (noise(3), np.full(3, -1))})
-    with pytest.raises(UserError, match="no labeled images"):
-        prepare_test(blank, classes, ImageSettings())
+    refused("no labeled images", prepare_test, blank, classes, ImageSettings())
 
 
 def test_a_cached_picture_is_drawn_in_its_proportions() -> None:

@@ -25,6 +25,7 @@ from PIL import Image
 
 from children import start
 from noise import noise
+from refusals import refused
 from viticulture import parallel
 from viticulture.data import decoded_cache
 from viticulture.data.images.decode import Unreadable
@@ -285,8 +286,7 @@ def test_an_image_that_becomes_readable_is_read(tmp_path: Path, monkeypatch: pyt
         patch.setattr(Source, "picture", kept_back)
         assert list(decoded_cache.build(source, 8, skip_unreadable=True).unreadable) == [1]
         assert list(decoded_cache.survey(source, rows).unreadable) == [1]
-        with pytest.raises(UserError, match="no permission"):
-            decoded_cache.build(source, 8)
+        refused("no permission", decoded_cache.build, source, 8)
     assert not decoded_cache.build(source, 8).unreadable
     assert not decoded_cache.survey(source, rows).unreadable
 
@@ -309,8 +309,7 @@ def test_the_limit_is_checked_first() -> None:
     """M * 3 * S * S bytes."""
     source = in_memory(noise(10, 4, 4))
     assert len(decoded_cache.build(source, 4, budget=480).rows) == 10
-    with pytest.raises(UserError, match=r"more than images\.max_cache_gb"):
-        decoded_cache.build(source, 4, rows=np.arange(10), budget=479)
+    refused(r"more than images\.max_cache_gb", decoded_cache.build, source, 4, rows=np.arange(10), budget=479)
     assert len(decoded_cache.build(source, 4, rows=np.arange(9), budget=479).rows) == 9
 
 
@@ -370,16 +369,14 @@ def test_every_disk_error_names_a_fix(code: int, tmp_path: Path) -> None:
         (partial / "half").write_bytes(b"x")
         raise OSError(code, os.strerror(code))
 
-    with pytest.raises(UserError, match="VITICULTURE_CACHE"):
-        cache.publish(tmp_path / "cache" / "decoded" / "k", make)
+    refused("VITICULTURE_CACHE", cache.publish, tmp_path / "cache" / "decoded" / "k", make)
     assert stores() == []
 
 
 def test_an_unwritable_cache_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "file"))
-    with pytest.raises(UserError, match="cannot write"):
-        decoded_cache.build(in_memory(noise(2, 4, 4)), 4)
+    refused("cannot write", lambda: decoded_cache.build(in_memory(noise(2, 4, 4)), 4))
 
 
 def build(says: Connection, waits: Connection | None = None) -> None:

@@ -11,6 +11,7 @@ import torch
 from PIL import Image, ImageOps
 
 import viticulture
+from refusals import refused
 from viticulture.data.batches.evaluation import evaluation_views
 from viticulture.data.dataset import ImageSettings, prepare
 from viticulture.data.image_set import Images
@@ -137,13 +138,11 @@ def test_a_run_predicts_as_evaluated_and_exports_its_fit_to_timm(photos: Path, t
     viticulture.resume(str(run.path))
     boxes = tmp_path / "boxes.txt"
     boxes.write_text(f"{names[0]} 1 1 5 5\n")
-    with pytest.raises(UserError, match=r"boxes refer to the originals.*images\.fit pad"):
-        viticulture.localize(str(run.path), str(boxes))
+    refused(r"boxes refer to the originals.*images\.fit pad", viticulture.localize, str(run.path), str(boxes))
 
 
-def test_what_cuts_edges_off_is_refused_beside_what_keeps_them() -> None:
-    with pytest.raises(UserError, match=r"fit pad keeps images whole, and images\.eval_crop 0\.9"):
-        ImageSettings(32, eval_crop=0.9, fit="pad")
+def test_crops_are_refused_with_whole_images() -> None:
+    refused(r"fit pad keeps images whole, and images\.eval_crop 0\.9", ImageSettings, 32, eval_crop=0.9, fit="pad")
     with pytest.raises(UserError, match="fit"):
         ImageSettings(32, fit="squash")  # type: ignore[arg-type]
 
@@ -161,7 +160,6 @@ def test_what_cuts_edges_off_is_refused_beside_what_keeps_them() -> None:
 def test_oblong_inputs_are_refused_where_squares_are_needed(
     photos: Path, tmp_path: Path, recipe: str, size: list[int], said: str
 ) -> None:
-    with pytest.raises(UserError, match=said):
-        begin(str(photos), recipe, 0, str(tmp_path / "run"), False, {"images.image_size": size}, "test")
+    refused(said, begin, str(photos), recipe, 0, str(tmp_path / "run"), False, {"images.image_size": size}, "test")
     assert not (tmp_path / "run").exists()
     assert ImageSettings([16, 16]) == ImageSettings(16)

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 from sklearn.model_selection import StratifiedGroupKFold
 
+from refusals import refused
 from viticulture.data.data_settings import DataSettings
 from viticulture.data.open import open_source
 from viticulture.data.sources.several import separated
@@ -118,13 +119,12 @@ def test_a_declared_test_split_stays_and_folds_validate(tmp_path: Path) -> None:
     assert all(one["test"].tolist() == list(range(8)) for one in splits)
     assert sorted(np.concatenate([one["val"] for one in splits]).tolist()) == list(range(8, 40))
     told = select(source, DataSettings(folds=4), 0)[1]
-    assert "data's own in every fold" in told[0]
-    assert "groups of images stand in several" in told[1]
+    assert "the same in every fold" in told[0]
+    assert "groups of images are in several" in told[1]
     whole = listed(
         tmp_path / "whole", "path,label,split", [f"{'ab'[i % 2]},{['test', 'val', 'train'][i % 3]}" for i in range(24)]
     )
-    with pytest.raises(UserError, match=r"own validation and test images.*train_on train\+val"):
-        chosen(whole, 2)
+    refused(r"own validation and test images.*train_on train\+val", chosen, whole, 2)
     assert len(chosen(whole, 2, train_on="train+val")[0]["val"]) == 8
 
 
@@ -147,13 +147,10 @@ def test_unlabeled_images_follow_their_group(tmp_path: Path) -> None:
 
 def test_invalid_settings_are_refused(tmp_path: Path) -> None:
     source = listed(tmp_path / "set", "path,label,group", [f"{'ab'[i < 6]},{i // 2}" for i in range(40)])
-    with pytest.raises(UserError, match="4 folds need 4 groups of every class: b has 3; take at most 3"):
-        chosen(source, 4)
-    with pytest.raises(UserError, match=r"per_class must not exceed the training images of 3 folds.*got 5: b"):
-        chosen(source, 3, per_class=5)
+    refused("4 folds need 4 groups of every class: b has 3; take at most 3", chosen, source, 4)
+    refused(r"per_class must not exceed the training images of 3 folds.*got 5: b", chosen, source, 3, per_class=5)
     flat = listed(tmp_path / "flat", "path,label", ["ab"[i < 3] for i in range(40)])
-    with pytest.raises(UserError, match="5 folds need 5 images of every class: b has 3"):
-        chosen(flat, 5)
+    refused("5 folds need 5 images of every class: b has 3", chosen, flat, 5)
     for settings, words in (
         ({"folds": 1}, "at least 2"),
         ({"folds": 3, "fold": 3}, r"lie in 0\.\.2, got 3"),
@@ -179,8 +176,7 @@ def test_folds_and_groups_split_images_of_several_labels(tmp_path: Path) -> None
     assert source.labels[plain["test"]].sum(0).tolist() == [16, 12, 4], "a fifth"
     bare = separated(listed(tmp_path / "bare", "path,label", [line.partition(",")[0] for line in lines]))
     assert sorted(np.concatenate([one["test"] for one in chosen(bare, 5)]).tolist()) == list(range(160))
-    with pytest.raises(UserError, match="21 folds need 21 groups of every class: rare has 10"):
-        chosen(source, 21)
+    refused("21 folds need 21 groups of every class: rare has 10", chosen, source, 21)
 
 
 def test_near_duplicates_are_in_one_fold(tmp_path: Path) -> None:

@@ -138,11 +138,11 @@ def test_what_train_refuses_is_predicted(tmp_path: Path, capsys: pytest.CaptureF
         (tmp_path / "set" / name).mkdir(parents=True)
         for i in range(count):
             scene(i).save(tmp_path / "set" / name / f"{i}.png")
-    refused = "1 of 3 classes have no training images: empty"
+    message = "1 of 3 classes have no training images: empty"
     for command in ("data", "train"):
         main([command, str(tmp_path / "set")])
         shown = capsys.readouterr()
-        assert refused in " ".join((shown.out + shown.err).split()), command
+        assert message in " ".join((shown.out + shown.err).split()), command
     (tmp_path / "set" / "empty").rmdir()
     found = inspect(tmp_path / "set")
     assert not found.refused

@@ -12,6 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
+from refusals import refused
 from viticulture.config.plan import plan_of
 from viticulture.config.resolve import resolve
 from viticulture.data.batches.evaluation import evaluation_batches
@@ -24,7 +25,6 @@ from viticulture.data.transforms.geometry import Flip
 from viticulture.data.transforms.mix import Mix
 from viticulture.data.transforms.rand_augment import RandAugment
 from viticulture.data.transforms.view import Augment
-from viticulture.errors import UserError
 
 MEAN, STD, CLASSES = (0.5, 0.4, 0.3), (0.2, 0.2, 0.2), 3
 
@@ -114,8 +114,7 @@ def test_mixing_on_several_processes_pairs_the_same_images(count: int) -> None:
     one, two = whole.batch(0, 0), [half.batch(0, 0) for half in halves]
     assert torch.equal(one["label"], torch.stack([part["label"] for part in two], 1).flatten(0, 1))
     for wrong in ({"batch_size": 6}, {"batch_size": 6, "accumulate": 3}, {"images": 3}):
-        with pytest.raises(UserError, match=r"multiple of (4|12).*mixing"):
-            size(**wrong)
+        refused(r"multiple of (4|12).*mixing", size, **wrong)
     assert size(batch_size=8, accumulate=2) == 8
     assert plan_of(resolve("alone", {"augment": {"mix": {}}}, {"train.batch_size": 5}), count).batch_size == 5
 
@@ -162,8 +161,7 @@ def test_two_views_are_drawn_independently() -> None:
     assert batch["image"].shape == batch["image2"].shape
     assert not torch.equal(batch["image"], batch["image2"])
     assert torch.equal(batch["image"], Loader(images(12), (view(),), 6, 0).batch(0, 0)["image"])
-    with pytest.raises(UserError, match="mix does not apply"):
-        Loader(images(12), (view(), view(Mix())), 6, 0)
+    refused("mix does not apply", lambda: Loader(images(12), (view(), view(Mix())), 6, 0))
 
 
 def test_the_state_counts_batches_handed_out() -> None:
@@ -178,8 +176,7 @@ def test_the_state_counts_batches_handed_out() -> None:
     assert [same(a, b) for a, b in zip(list(resumed), [load.batch(0, 2)], strict=True)] == [True]
     assert resumed.state_dict() == {"epoch": 1, "next": 0}
     assert len(list(resumed)) == 3
-    with pytest.raises(UserError, match="3 steps an epoch"):
-        load.load_state_dict({"epoch": 0, "next": 7})
+    refused("3 steps an epoch", load.load_state_dict, {"epoch": 0, "next": 7})
 
 
 def test_workers_change_nothing() -> None:
@@ -264,14 +261,10 @@ def test_evaluation_has_every_image_once_in_order() -> None:
 
 
 def test_impossible_settings_are_refused() -> None:
-    with pytest.raises(UserError, match="must not exceed the 25 images of an epoch, got 26"):
-        loader(25, 26)
-    with pytest.raises(UserError, match="multiple of the 3 processes, got 8"):
-        loader(shard=Shard(0, 3))
-    with pytest.raises(UserError, match="repeats"):
-        Sampling(repeats=0)
-    with pytest.raises(UserError, match="one view at least"):
-        Loader(images(8), (), 4, 0)
+    refused("must not exceed the 25 images of an epoch, got 26", loader, 25, 26)
+    refused("multiple of the 3 processes, got 8", lambda: loader(shard=Shard(0, 3)))
+    refused("repeats", Sampling, repeats=0)
+    refused("one view at least", lambda: Loader(images(8), (), 4, 0))
 
 
 def test_padded_crops_of_one_image_and_another_shape() -> None:

@@ -11,17 +11,19 @@ import torch
 from PIL import Image
 
 from colored import COLORS, colored_csv, drawn_labels
+from refusals import refused
 from viticulture.data.balance import positive_weights
 from viticulture.data.data_settings import DataSettings
 from viticulture.data.dataset import prepare, prepare_test
 from viticulture.data.image_settings import ImageSettings
 from viticulture.data.inspect import inspect
 from viticulture.data.open import open_source
-from viticulture.data.sources.several import is_joined, separated
+from viticulture.data.sources.several import are_numbers, is_joined, separated
 from viticulture.data.splits import select
 from viticulture.data.subsets import fraction_of_each, holdout
 from viticulture.errors import UserError
 from viticulture.report.terminal import say
+from viticulture.training.data import default_recipe
 
 IMAGES = 24
 SORTED = ("blue", "green", "red")
@@ -78,8 +80,7 @@ def test_vectors_of_one_and_zero_and_lists_of_classes_are_labels(labels: Any) ->
     source = separated(open_source((pixels, labels)))
     assert source.classes == ("0", "1", "2")
     np.testing.assert_array_equal(source.labels, TRUE)
-    with pytest.raises(UserError, match="a 1 or a 0 a class"):
-        open_source((pixels[:2], np.array([[0, 2], [1, 0]])))
+    refused("a 1 or a 0 a class", open_source, (pixels[:2], np.array([[0, 2], [1, 0]])))
 
 
 def test_a_list_of_zeros_and_ones_is_refused() -> None:
@@ -132,8 +133,7 @@ def test_none_is_unlabeled_and_an_empty_list_has_no_labels(root: Path, kind: str
 
 def test_a_table_without_labels_is_refused_with_both_forms(root: Path) -> None:
     (root / "bad.csv").write_text("path,cat\n000.png,1\n001.png,maybe\n")
-    with pytest.raises(UserError, match=r"path,label.*or a column of 1 and 0 for every label, got 'path,cat'"):
-        open_source(str(root / "bad.csv"))
+    refused(r"path,label.*or a column of 1 and 0 for every label, got 'path,cat'", open_source, str(root / "bad.csv"))
 
 
 def test_many_label_columns_are_read_in_time(root: Path) -> None:
@@ -214,6 +214,26 @@ def test_images_keep_their_labels_through_splits(root: Path) -> None:
         prepare(source, DataSettings(per_class=3), ImageSettings(image_size=16))
 
 
+def test_numbers_are_told_from_classes(tmp_path: Path) -> None:
+    """Catches: ages, digits or names that are taken for numbers to predict; a list of numbers that trains a class for
+    each."""
+    listed = {
+        "1.5 2.25 3.125 4": True,
+        "1 2 3 4": False,
+        "1.5 1.5 2 2": False,
+        "a 1.5 2.5 3.5": False,
+        "1e999 2.5 3.5 4": False,
+    }
+    for labels, numbers in listed.items():
+        rows = [f"{i}.png,{label}" for i, label in enumerate(labels.split())]
+        for i in range(len(rows)):
+            Image.new("RGB", (8, 8)).save(tmp_path / f"{i}.png")
+        (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows]) + "\n")
+        source = open_source(tmp_path / "list.csv")
+        assert are_numbers(source) == numbers, labels
+        assert (default_recipe(source) == "regression/photos") == numbers
+
+
 def test_one_class_per_image_is_unchanged(tmp_path: Path, root: Path) -> None:
     (tmp_path / "one.csv").write_text("path,label\n" + "".join(f"{root}/{i:03d}.png,c{i % 2}\n" for i in range(4)))
     source = open_source(str(tmp_path / "one.csv"))
@@ -226,5 +246,4 @@ def test_balanced_weights_equalize_present_and_absent() -> None:
     labels = torch.tensor([[1.0, 1], [0, 1], [0, 1], [0, 0]])
     assert positive_weights("balanced", ("a", "b"), labels).tolist() == pytest.approx([3, 1 / 3])
     assert positive_weights({"b": 2}, ("a", "b"), labels).tolist() == [1, 2]
-    with pytest.raises(UserError, match="class_weights"):
-        positive_weights({"c": 2}, ("a", "b"), labels)
+    refused("class_weights", positive_weights, {"c": 2}, ("a", "b"), labels)

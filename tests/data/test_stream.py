@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from refusals import refused
 from viticulture.data import workers as stream_module
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.data.batches.loader import Loader, Shard
@@ -28,7 +29,6 @@ from viticulture.data.transforms.erase import Erase
 from viticulture.data.transforms.geometry import Flip
 from viticulture.data.transforms.view import Augment
 from viticulture.data.workers import ahead
-from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 
 MEAN, STD, COUNT, SIDE = (0.5, 0.4, 0.3), (0.2, 0.2, 0.2), 12, 64
@@ -109,7 +109,7 @@ def test_evaluation_of_a_stream_is_that_of_a_cache(source: Source) -> None:
         assert all(torch.equal(streamed[key], stored[key]) for key in stored)
 
 
-def test_an_original_is_shown_as_it_is(source: Source) -> None:
+def test_an_original_is_unchanged(source: Source) -> None:
     assert (stream(source).original(0) == np.asarray(source.read(COUNT - 1))).all()
 
 
@@ -164,8 +164,7 @@ def test_without_shared_memory_batches_are_the_same(
 
 
 def test_a_killed_worker_is_an_error() -> None:
-    with pytest.raises(UserError, match=r"worker process was killed.*lack of memory"):
-        list(ahead(killed, [0, 1], workers=1))
+    refused(r"worker process was killed.*lack of memory", lambda: list(ahead(killed, [0, 1], workers=1)))
 
 
 def killed(number: int) -> int:
@@ -183,8 +182,7 @@ def test_an_image_that_fails_in_mid_epoch_is_named_with_a_fix(workers: int, tmp_
     cut(root / "a" / "3.jpg")
     data = prepare(root, DataSettings(val_fraction=0, test_fraction=0), ImageSettings(stream=True, image_size=24))
     loader = Loader(data.train, (view(ResizedCrop()),), 6, 0, shard=Shard(workers=workers))
-    with pytest.raises(UserError, match=r"a/3.jpg: truncated; .*--skip-unreadable.*new run"):
-        list(loader)
+    refused(r"a/3.jpg: truncated; .*--skip-unreadable.*new run", list, loader)
 
 
 def test_skipping_selects_the_same_images_as_a_cache(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from sklearn import metrics
 from torch import Tensor, nn
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from viticulture.errors import UserError
+from refusals import refused
 from viticulture.evaluation.outputs import Predictions, collect
 from viticulture.scores.intervals import wilson
 from viticulture.tasks.classification_metrics import (
@@ -189,9 +189,8 @@ def test_the_most_confident_mistakes_come_first() -> None:
         (Predictions(torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), []), ["a", "b"], "got 0 images"),
     ],
 )
-def test_what_cannot_be_judged_is_refused(given: Predictions, classes: list[str], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        evaluate_predictions(given, classes)
+def test_invalid_predictions_are_refused(given: Predictions, classes: list[str], words: str) -> None:
+    refused(words, evaluate_predictions, given, classes)
 
 
 def test_the_file_of_two_thousand_classes_is_small() -> None:

@@ -49,7 +49,7 @@ def test_pairs_are_counted_image_by_image() -> None:
     assert same_prediction(predictions).tolist() == [[1, 0.6], [0.6, 1]]
 
 
-def test_a_head_that_has_its_teachers_name_is_told_from_it() -> None:
+def test_a_head_and_its_teacher_may_share_a_name() -> None:
     logits = {name: torch.randn(6, 4) for name in ("class", "conv")}
     found = agree(logits["class"], logits, {"conv": logits["conv"]}, torch.zeros(6, dtype=torch.int64))
     assert list(found["accuracy"]) == ["student", "class token", "conv token", "conv"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from refusals import refused
 from viticulture.data.transforms.crop import CenterCrop
-from viticulture.errors import UserError
 from viticulture.evaluation.localization.boxes import boxes_of, in_view, read_boxes
 
 TWO = {"cat/a b.jpg": [[2.0, 3.0, 10.0, 7.0], [0.0, 0.0, 1.0, 1.0]], "dog/1.jpg": [[5.0, 0.0, 6.0, 9.0]]}
@@ -53,20 +53,16 @@ def test_three_layouts_of_the_same_boxes_agree(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_an_invalid_line_is_named(tmp_path: Path, name: str, content: str, said: str) -> None:
     (tmp_path / name).write_text(content)
-    with pytest.raises(UserError, match=said):
-        read_boxes(tmp_path / name)
-    with pytest.raises(UserError, match="no file of boxes"):
-        read_boxes(tmp_path / "missing.txt")
+    refused(said, read_boxes, tmp_path / name)
+    refused("no file of boxes", read_boxes, tmp_path / "missing.txt")
 
 
 def test_an_image_is_found_by_the_end_of_its_path() -> None:
     boxes = {"a/1.jpg": np.ones((1, 4)), "1.jpg": np.zeros((1, 4)), "b/2.jpg": np.ones((2, 4))}
     found = boxes_of(["set/test/a/1.jpg", "set/test/c/1.jpg", "b/2.jpg", "b/12.jpg"], boxes)
     assert [None if one is None else one.sum() for one in found] == [4, 0, 8, None]
-    with pytest.raises(UserError, match=r"1.jpg could be those of x/1.jpg or of y/1.jpg"):
-        boxes_of(["x/1.jpg", "y/1.jpg"], boxes)
-    with pytest.raises(UserError, match=r"none of the 2 images.*x/7.jpg.*a/1.jpg"):
-        boxes_of(["x/7.jpg", "1.jpg/x"], boxes)
+    refused(r"1.jpg could be those of x/1.jpg or of y/1.jpg", boxes_of, ["x/1.jpg", "y/1.jpg"], boxes)
+    refused(r"none of the 2 images.*x/7.jpg.*a/1.jpg", boxes_of, ["x/7.jpg", "1.jpg/x"], boxes)
 
 
 def test_boxes_are_mapped_as_evaluation_crops() -> None:
@@ -78,8 +74,7 @@ def test_boxes_are_mapped_as_evaluation_crops() -> None:
     np.testing.assert_allclose(close, [[0, 0, 25, 40], [0, 0, 40, 40]], atol=1e-12)
     wide = in_view(boxes, (100, 200), CenterCrop(), (50, 100))
     np.testing.assert_allclose(wide, boxes / 2, atol=1e-12)
-    with pytest.raises(UserError, match="ends outside its image"):
-        in_view(boxes, (100, 150), CenterCrop(), (50, 50))
+    refused("ends outside its image", lambda: in_view(boxes, (100, 150), CenterCrop(), (50, 50)))
 
 
 def test_the_box_of_a_rectangle_follows_it_through_the_crop() -> None:

@@ -10,7 +10,7 @@ from numpy.random import Generator
 from PIL import Image
 from scipy.ndimage import correlate, zoom
 
-from viticulture.errors import UserError
+from refusals import refused
 from viticulture.evaluation.robustness import blur, digital, weather
 from viticulture.evaluation.robustness import corrupt as corrupt_file
 from viticulture.evaluation.robustness.corrupt import corrupt
@@ -78,8 +78,7 @@ def test_an_image_gets_the_strengths_of_the_published_set_nearest_in_size() -> N
     assert all(nearest(side) == size for size, of_size in sides.items() for side in of_size)
     assert all(found.keys() == set(CORRUPTIONS) for found in LEVELS.values())
     assert (len(MAIN), len(EXTRA)) == (15, 4)
-    with pytest.raises(UserError, match="did you mean gaussian_noise"):
-        corrupt(noisy(), "gausian_noise", 1, 0, 0)
+    refused("did you mean gaussian_noise", lambda: corrupt(noisy(), "gausian_noise", 1, 0, 0))
 
 
 def test_noise_has_the_moments_of_its_formula() -> None:

@@ -13,8 +13,8 @@ import viticulture
 from colored import SMALL, colored_csv
 from dense_scenes import mask_folder
 from photographs import pictures
+from refusals import refused
 from viticulture.cli import main
-from viticulture.errors import UserError
 from viticulture.tasks.results import read_predictions
 
 ALL = {"data.val_fraction": 0.0, "data.test_on": "none", "train.epochs": 1}
@@ -37,8 +37,7 @@ def test_no_held_out_images_is_one_line(images: Callable[[Path], Path], recipe: 
     keys: dict[str, Any] = {**SMALL, **ALL, "images.image_size": 24, "train.batch_size": 4}
     named = {"recipe": recipe} if recipe else {}
     run = viticulture.train(str(images(tmp_path)), out=str(tmp_path / "run"), overrides=keys, progress=False, **named)
-    with pytest.raises(UserError, match=r"held out none of its images; name others.*evaluate .*run DATA"):
-        viticulture.evaluate(str(run.path))
+    refused(r"held out none of its images; name others.*evaluate .*run DATA", viticulture.evaluate, str(run.path))
 
 
 def test_accuracy_without_near_duplicates_is_reported_everywhere(
@@ -78,5 +77,4 @@ def test_accuracy_without_near_duplicates_is_reported_everywhere(
     other = viticulture.evaluate(str(run.path), str(new))
     assert next(iter(other.values())).without_copies is None
     run.folder.write("split.json", {"names": run.folder.image_names, "near_duplicates": {"test": 5}})
-    with pytest.raises(UserError, match=r"split\.json is damaged"):
-        viticulture.evaluate(str(run.path))
+    refused(r"split\.json is damaged", viticulture.evaluate, str(run.path))

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from photographs import pictures
+from refusals import refused
 from untrained import untrained
-from viticulture.errors import UserError
 from viticulture.evaluation.model import ONE_HEAD, OutputHeads, of_run
 from viticulture.evaluation.robustness.evaluate import evaluate_robustness
 from viticulture.evaluation.robustness.imagenet import read_truth, relabeled
@@ -71,8 +71,7 @@ def test_any_of_several_labels_is_right_and_images_without_one_are_left_out(run:
         ("[[]]", "not one of ImageNet's|none of the run's"),
     ):
         file.write_text(text)
-        with pytest.raises(UserError, match=words):
-            evaluate_robustness(run, str(file))
+        refused(words, evaluate_robustness, run, str(file))
 
 
 def test_numbered_folders_are_imagenets_classes(run: RunFolder, tmp_path: Path) -> None:
@@ -99,7 +98,5 @@ def test_a_mask_of_labels_counts_as_labels() -> None:
     kept, classes = relabeled(["x/ILSVRC2012_val_00000002.JPEG", "ILSVRC2012_val_00000001.JPEG"], [[], [7, 3]])
     assert kept.tolist() == [0]
     assert classes[0].nonzero()[:, 0].tolist() == [3, 7]
-    with pytest.raises(UserError, match="is not one of ImageNet's validation images"):
-        relabeled(["cat.jpg"], [[1]])
-    with pytest.raises(UserError, match="not a list of true classes"):
-        read_truth(Path("nowhere.json"))
+    refused("is not one of ImageNet's validation images", relabeled, ["cat.jpg"], [[1]])
+    refused("not a list of true classes", read_truth, Path("nowhere.json"))

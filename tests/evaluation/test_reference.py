@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from made_study import study
+from refusals import refused
 from viticulture.data.data_settings import DataSettings
 from viticulture.data.dataset import prepare
 from viticulture.data.image_set import CachedImages, Records
-from viticulture.errors import UserError
 from viticulture.evaluation.reference import add_reference, evaluate_references, pixel_accuracies, read_references
 from viticulture.study.disagreement import _varied
 from viticulture.tasks.classification import Classification
@@ -62,13 +62,11 @@ def test_another_run_on_the_same_images_is_listed(tmp_path: Path) -> None:
     results = Classification(theirs).read_results()
     assert results is not None
     counting = results.counts, results[results.counts].top1
-    with pytest.raises(UserError, match="viticulture evaluate"):
-        add_reference(ours, theirs, *counting)
+    refused("viticulture evaluate", add_reference, ours, theirs, *counting)
     ours.write("references.json", {"split": "test", "accuracy": {"chance": 0.1}, "images": {"train": [1, 2]}})
     for run, names in ((ours, ["a"]), (theirs, ["b"])):
         run.write("split.json", {"names": {"test": names}})
-    with pytest.raises(UserError, match="different images"):
-        add_reference(ours, theirs, *counting)
+    refused("different images", add_reference, ours, theirs, *counting)
     theirs.write("split.json", {"names": {"test": ["a"]}})
     add_reference(ours, theirs, *counting)
     known = read_references(ours)

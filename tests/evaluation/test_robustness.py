@@ -15,9 +15,9 @@ from timm.data.imagenet_info import ImageNetInfo
 from torch import nn
 from torchvision.models._meta import _IMAGENET_CATEGORIES
 
+from refusals import refused
 from viticulture import api
 from viticulture.cli import main
-from viticulture.errors import UserError
 from viticulture.evaluation.model import OutputHeads
 from viticulture.evaluation.robustness import evaluate as out_of_distribution
 from viticulture.evaluation.robustness.corrupt import CleanImages, corrupt, corrupted_batches
@@ -85,7 +85,7 @@ def test_the_mean_corruption_error_of_alexnet_is_one() -> None:
     assert some_errors(0.5).mean_corruption_error() == pytest.approx(expected)
 
 
-def test_the_mean_is_not_told_where_a_corruption_is_missing_or_classes_are_not_imagenets() -> None:
+def test_the_mean_needs_every_corruption_and_imagenets_classes() -> None:
     few = {name: errors for name, errors in some_errors().errors.items() if name != "fog"}
     assert Robustness("d", "last", 1, 9, 9, "", "", ("student",), (), few).mean_error() is None
     other = dataclasses.replace(some_errors(), imagenet=False)
@@ -209,8 +209,7 @@ def test_imagenet_c_is_read_by_its_layout(run: api.Run, tmp_path: Path) -> None:
         plain = api.evaluate(str(run.path), str(tmp_path / "c" / "fog" / str(severity)))
         assert found.errors["fog"][severity - 1][0] == pytest.approx(1 - next(iter(plain.values())).top1)
     (tmp_path / "c" / "fog" / "3").rename(tmp_path / "gone")
-    with pytest.raises(UserError, match="severities 1 to 5"):
-        evaluate_robustness(run.folder, str(tmp_path / "c"))
+    refused("severities 1 to 5", evaluate_robustness, run.folder, str(tmp_path / "c"))
 
 
 @pytest.mark.parametrize("absent", range(3))
@@ -278,7 +277,7 @@ def test_validation_images_are_not_called_test_images(tmp_path: Path, monkeypatc
     assert list(api.evaluate(run, "val")) == ["best/./val", "last/./val"]
 
 
-def test_mistakes_are_said_in_a_line(run: api.Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_mistakes_are_one_line(run: api.Run, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     photos(tmp_path / "other", 1, 0, ("cats", "dogs"))
     for words, expected in (
         (["--limit", "-3"], "0 takes all images"),

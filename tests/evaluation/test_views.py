@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import viticulture
 from photographs import pictures
+from refusals import refused
 from untrained import photo, untrained
 from viticulture.config.checks import check_parts
 from viticulture.config.load import load_config
@@ -138,7 +139,7 @@ def test_the_first_of_the_best_is_chosen(name: TTAMode, run: RunFolder) -> None:
         choose_views(run, dataset.val, score)
         assert {of_run(run, each).eval_views for each in run.which()} == {name}
         choose_views(run, dataset.val, lambda said: float(not score(said)))
-        assert of_run(run).eval_views == name, "what is settled stays"
+        assert of_run(run).eval_views == name, "what is chosen stays"
         config = json.loads(before["last"])
         del config[TTA_KEY]
         (run.weights("last") / "config.json").write_text(json.dumps(config))  # as a resumed run writes it
@@ -203,11 +204,10 @@ def test_without_validation_images_one_view_is_used(wanted: str, kept: str, tmp_
     )
 
 
-def test_damage_is_told(tmp_path: Path) -> None:
+def test_damage_is_reported(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run")
     note(run.weights("last"), {TTA_KEY: "for"})
-    with pytest.raises(UserError, match="did you mean four"):
-        of_run(run)
+    refused("did you mean four", of_run, run)
 
 
 def test_one_view_is_the_network_itself() -> None:
@@ -217,7 +217,7 @@ def test_one_view_is_the_network_itself() -> None:
 
 
 @pytest.mark.parametrize("name", ["detection/photos", "segmentation/photos"])
-def test_what_finds_objects_or_tells_pixels_apart_is_not_asked_by_views(name: str) -> None:
+def test_detectors_and_segmenters_have_no_views(name: str) -> None:
     with pytest.raises(UserError, match=r"images\.eval_views four is for classes of images, which method"):
         check_parts(load_config(name, {"images.eval_views": "four"}))
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from conftest import Golden
-from plain_loop import plain_loop
+from plain_loop import check_plain_loop
+from refusals import refused
 from resumed import check_same_bits, check_same_weights, whole_and_resumed
 from trained import weights
-from viticulture.errors import UserError
 from viticulture.guides.attention_link import AttentionLink, Decay, TeacherView, link_loss
 from viticulture.guides.logits import Logits
 from viticulture.methods.method import Setup
@@ -29,7 +29,6 @@ from viticulture.models.taps import AttentionReading, Taps
 from viticulture.models.teachers.feature_maps import resized
 from viticulture.optim import Optim
 from viticulture.training.metrics import read_curves
-from viticulture.training.run import fit
 from viticulture.training.session import Session, begin
 
 TASK = DataSpec(("a", "b", "c"), (32, 32), (0.5,) * 3, (0.5,) * 3)
@@ -225,10 +224,7 @@ def test_the_trainer_is_a_plain_loop_with_links(tmp_path: Path, teacher: str) ->
     """Bit for bit, links included; the saved student is a plain ViT."""
     overrides = {"student.options": VIT, "train.ema_decay": None}
     session, other = (start(tmp_path / name, teacher, **overrides) for name in ("run", "other"))
-    fit(session)
-    ours, theirs = session.method.state_dict(), plain_loop(other).state_dict()
-    for name in ours.keys() - {"guides.attention_link._extra_state"}:
-        torch.testing.assert_close(ours[name], theirs[name], rtol=0, atol=0)
+    check_plain_loop(session, other)
     saved = weights(session.run.path)
     assert saved.keys() == create_student("vit_nano", session.method.data_spec, 4, VIT).state_dict().keys()
     curves = read_curves(session.run.metrics)
@@ -266,5 +262,4 @@ def test_settings_without_meaning_are_refused(teacher: str) -> None:
             "class token's attention, which this VisionTransformer lacks",
         ),
     ):
-        with pytest.raises(UserError, match=words):
-            make()
+        refused(words, make)

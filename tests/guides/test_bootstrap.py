@@ -17,11 +17,11 @@ from torch import Tensor, nn
 import boot_names
 from conftest import Golden
 from exact import CLOSE, in_double
-from plain_loop import plain_loop
+from plain_loop import EXACT, check_plain_loop
+from refusals import refused
 from resumed import check_same_bits, check_same_weights, whole_and_resumed
 from slowly import slow_but
 from trained import weights
-from viticulture.errors import UserError
 from viticulture.guides.bootstrap import (
     Bootstrap,
     Features,
@@ -232,10 +232,7 @@ def test_the_trainer_is_a_plain_loop_with_an_agent(tmp_path: Path, weights: str,
         session, twin = in_double(session), in_double(twin)
         hold_still(session.method)
         hold_still(twin.method)
-    fit(session)
-    tolerance = {"rtol": 0.0, "atol": 0.0} if accumulate == 1 else CLOSE
-    for name, value in plain_loop(twin).state_dict().items():
-        torch.testing.assert_close(session.method.state_dict()[name], value, **tolerance, msg=lambda m, n=name: n + m)
+    check_plain_loop(session, twin, EXACT if accumulate == 1 else CLOSE)
 
 
 def hold_still(method: nn.Module) -> None:
@@ -364,5 +361,4 @@ def test_the_decay_is_the_authors(golden: Load) -> None:
 )
 def test_invalid_settings_are_refused(make: Callable[[nn.Module], Any], message: str) -> None:
     student = create_student("vit_nano", TASK, 8)
-    with pytest.raises(UserError, match=message):
-        make(student)
+    refused(message, make, student)

@@ -10,7 +10,7 @@ from torch import nn
 
 from conftest import Golden
 from networks import Constant
-from viticulture.errors import UserError
+from refusals import refused
 from viticulture.guides.logits import Logits
 from viticulture.losses import cross_entropy
 from viticulture.models.data_spec import DataSpec
@@ -70,5 +70,4 @@ def test_settings_without_meaning_are_refused(teacher: str) -> None:
         ({"temperature": 0.0}, "temperature must be positive"),
         ({"weight": 0.0}, "to switch the guide off, leave it out"),
     ):
-        with pytest.raises(UserError, match=words):
-            Logits(nn.Identity(), TASK, teacher=teacher, **keywords)
+        refused(words, Logits, nn.Identity(), TASK, teacher=teacher, **keywords)

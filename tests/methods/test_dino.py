@@ -2,6 +2,7 @@
 """DINO: its loss, centering and sharpening, the momentum teacher, prototypes frozen for the first epoch."""
 
 import copy
+import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from children import one_of_pair, pair, shared_gradients
-from exact import CLOSE, doubled, never_single
+from exact import CLOSE, check_same_gradients, doubled, never_single
 from label_free import start
+from refusals import refused
 from resumed import check_same_bits, whole_and_resumed
 from trained import weights
 from viticulture.errors import UserError
@@ -32,6 +34,7 @@ from viticulture.training.run import fit
 HALF = (0.5, 0.5, 0.5)
 TASK = DataSpec((), (32, 32), HALF, HALF)
 TINY = {"embed_dim": 16, "depth": 2, "num_heads": 4, "mlp_ratio": 2}
+STILL = {"embed_dim": 16, "depth": 2, "num_heads": 2}  # draws nothing
 SMALL = {"local_crops": LocalCrops(2), "prototypes": 24, "hidden_width": 16}
 RUN = {
     "method.name": "dino",
@@ -155,14 +158,14 @@ def test_the_schedules() -> None:
             torch.testing.assert_close(dino._sharpened(logits), (logits / temperature).softmax(-1))
     nn.init.constant_(teacher[0].norm.weight, 0.0)
     nn.init.constant_(dino.student.norm.weight, 1.0)
-    teacher.updates = 15  # half-way
+    teacher.updates = 16  # by the share of step 15, half-way
     for last in (False, True):
         assert not dino.center.any()
         dino.step = StepContext(first=not last, last=last)
         dino.losses(views((2, 12)))
     assert dino.center.any()
     torch.testing.assert_close(teacher[0].norm.weight, torch.full((16,), 0.05))
-    assert teacher.updates == 16
+    assert teacher.updates == 17
 
 
 def test_prototypes_are_frozen_for_an_epoch(tmp_path: Path) -> None:
@@ -241,6 +244,51 @@ def test_an_interrupted_run_resumes_exactly(tmp_path: Path) -> None:
     assert not [name for name in weights(again.run.path) if "head" in name or "teacher" in name or "center" in name]
 
 
+def test_a_training_is_the_authors(tmp_path: Path) -> None:
+    """Ten steps in two epochs in the order of the authors' loop: forward, backward, each parameter's gradient to a
+    norm of 0.02, prototypes left alone in the first epoch, AdamW at that step's weight decay, then the teacher by that
+    step's momentum.
+
+    Catches: a teacher that moves before the student, by the next step's share, or by a share that starts anew; a norm
+    over all parameters; weight decay that is constant, late, or changes biases.
+    """
+    keys = {**RUN, "train.clip_norm": 0.02, "train.clip_each": True, "method.momentum": 0.5, "student.options": STILL}
+    keys |= {"optim.weight_decay": 0.04, "optim.weight_decay_end": 8.0, "optim.decay_tokens": True}
+    trained, looped = start(tmp_path / "trained", **keys), start(tmp_path / "looped", **keys)
+    fit(trained)
+    dino, loader = looped.method.train(), training_loader(looped)
+    head, teacher, steps = dino.auxiliary["head"], dino.auxiliary["teacher"], 2 * len(loader)
+    dino.length = TrainingLength(len(loader), 2)
+    teacher.update = lambda *_: None
+    optimizer = dino.optim.build(dino.optim.groups(dino.student, nn.ModuleDict({**dino.auxiliary})))
+    schedule = dino.schedule.attach(optimizer, len(loader), 2, dino.optim.lr)
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["weight_decay"] = (
+                group["weight_decay"] and 8 + (0.04 - 8) * (1 + math.cos(math.pi * step / steps)) / 2
+            )
+        teacher.updates = step + 1
+        optimizer.zero_grad()
+        dino.losses(loader.batch(*divmod(step, len(loader))))["views"].backward()
+        for parameter in [*dino.student.parameters(), *head.parameters()]:
+            if parameter.grad is not None:
+                parameter.grad *= min(0.02 / (parameter.grad.norm() + 1e-6), 1)
+        if step < len(loader):
+            head.prototypes.weight.grad = None
+        optimizer.step()
+        schedule.step()
+        if step < steps - 1:  # the last one's student never teaches
+            keep = 1 - 0.5 * (1 + math.cos(math.pi * step / steps)) / 2
+            for theirs, ours in zip(
+                teacher.parameters(), [*dino.student.parameters(), *head.parameters()], strict=True
+            ):
+                theirs.data.lerp_(ours.detach(), 1 - keep)
+    for name, value in trained.method.state_dict().items():
+        torch.testing.assert_close(
+            value, dino.state_dict()[name], rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
 def one_of_two(rank: int, folder: str) -> None:
     """Compute a process's gradients, averaged as by DDP, and its center, from every other image."""
     with one_of_pair(rank, folder):
@@ -258,9 +306,7 @@ def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     dino.losses(doubled(views((2, 12))))["views"].backward()
     for gradients, center in halves:
         torch.testing.assert_close(center, dino.center, **CLOSE)
-        for name, parameter in dino.named_parameters():
-            if parameter.grad is not None:
-                torch.testing.assert_close(gradients[name], parameter.grad, **CLOSE)
+        check_same_gradients(gradients, dino)
 
 
 def test_validation_leaves_no_trace() -> None:
@@ -288,14 +334,12 @@ def test_validation_leaves_no_trace() -> None:
     ],
 )
 def test_invalid_settings_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        method(**options)
+    refused(message, method, **options)
 
 
 def test_local_crops_need_their_section(tmp_path: Path) -> None:
     silent = {key: value for key, value in RUN.items() if not key.startswith("augment_local_crops")}
-    with pytest.raises(UserError, match=r"dino looks at 2 local crops.*augment_local_crops"):
-        start(tmp_path / "run", **silent)
-    with pytest.raises(UserError, match=r"mae looks at 0 local crops.*take augment_local_crops out"):
+    refused(r"dino needs 2 local crops.*augment_local_crops", start, tmp_path / "run", **silent)
+    with pytest.raises(UserError, match=r"mae needs 0 local crops.*take augment_local_crops out"):
         start(tmp_path / "run", **{"augment_local_crops.resized_crop.scale": [0.1, 0.4]})
     assert not (tmp_path / "run").exists()

@@ -15,7 +15,7 @@ from conftest import GOLDEN, Golden
 from formula_fill import fill, image
 from mae_students import HALF, method, ours, vit
 from networks import error
-from viticulture.errors import UserError
+from refusals import refused
 from viticulture.methods.mae import MAE, Decoder, encode, split, targets
 from viticulture.methods.method import Setup
 from viticulture.models.data_spec import DataSpec
@@ -230,8 +230,7 @@ def test_initialization_as_moco_v3_or_deit() -> None:
     assert deit.cls_token.std() == pytest.approx(0.02, rel=0.3)
     assert deit.patch_embed.proj.weight.std() == pytest.approx((1 / 768 / 3) ** 0.5, rel=0.02)
     assert blueprint(deit).arguments.keys().isdisjoint({"start"})
-    with pytest.raises(UserError, match="start"):
-        create_student("mae_tiny", data_spec, 16, {"start": "moco"})
+    refused("start", create_student, "mae_tiny", data_spec, 16, {"start": "moco"})
 
 
 def test_learned_positions_are_trained() -> None:
@@ -280,5 +279,4 @@ def test_a_step_in_bfloat16_and_one_graph() -> None:
     ],
 )
 def test_invalid_settings_are_refused(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make()
+    refused(message, make)

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from pairs import GUIDES, METHODS, REFUSED, TASK, Data, optimizer_of, pair, recipe, step
+from refusals import refused
 from viticulture.config.schema import GUIDES as GUIDE_NAMES
 from viticulture.config.schema import METHODS as METHOD_NAMES
 from viticulture.config.schema import find_method
-from viticulture.errors import UserError
 from viticulture.guides.guide import Batch, Capability, Guide
 from viticulture.methods.mae import MAE
 from viticulture.methods.method import Method, Setup, TrainingLength
@@ -34,9 +34,7 @@ from viticulture.training.session import begin
 @pytest.mark.parametrize("method", METHODS)
 def test_a_pair_trains_or_is_refused_in_one_line(method: str, guide: str, data: Data, teachers: Path) -> None:
     if words := REFUSED.get((method, guide)):
-        with pytest.raises(UserError, match=words) as refusal:
-            pair(method, guide, "vit", data, teachers)
-        assert "\n" not in str(refusal.value)
+        refused(words, pair, method, guide, "vit", data, teachers)
         return
     session = pair(method, guide, "vit", data, teachers)
     student, batch = session.method.student, training_loader(session).batch(0, 0)
@@ -63,10 +61,17 @@ def test_the_table_covers_every_method_and_guide() -> None:
 def test_a_pair_is_refused_before_data_is_opened(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     overrides = {"method.name": "mae", "guides.logits.teacher": "nowhere"}
-    with pytest.raises(
-        UserError, match="guide logits requires scores of the classes, which method mae does not provide"
-    ):
-        begin("digits", "default/digits", 0, str(tmp_path / "run"), False, overrides, "test")
+    refused(
+        "guide logits requires scores of the classes, which method mae does not provide",
+        begin,
+        "digits",
+        "default/digits",
+        0,
+        str(tmp_path / "run"),
+        False,
+        overrides,
+        "test",
+    )
     assert not (tmp_path / "run").exists()
     assert not (tmp_path / "cache").exists()
 
@@ -100,7 +105,7 @@ def test_a_warning_names_positions_that_are_not_loaded(positions: str, data: Dat
     }
     changed = {**values, "student": student, "method": {**values["method"], "positions": positions}}
     method, warnings = assemble(replace(recipe("mae", "none", teachers), values=changed), data.bare, seed=0)
-    told = [warning for warning in warnings if "not kept: pos_embed, which method mae sets itself" in warning]
+    told = [warning for warning in warnings if "not loaded: pos_embed, which method mae sets itself" in warning]
     assert len(told) == (positions == "fixed")
     assert method.student.pos_embed.requires_grad == (positions == "learned")
 
@@ -112,7 +117,7 @@ def test_a_warning_names_a_teacher_of_another_value_range(
     shutil.copytree(teachers, tmp_path / "there")
     for folder in (tmp_path / "there").iterdir():
         note(folder, {"range": [0, 4095]})
-    words = "learned by images.range [0, 4095] and is shown images by null"
+    words = "was trained with images.range [0, 4095] and gets images of null"
     for place, told in ((teachers, 0), (tmp_path / "there", 1)):
         assert sum(words in warning for warning in pair(method, guide, "vit", data, place).warnings) == told
 

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from children import one_of_pair, pair, shared_gradients
 from conftest import Golden
-from exact import CLOSE, doubled, never_single
+from exact import CLOSE, check_same_gradients, doubled, never_single
 from label_free import SMALL, start
 from networks import error
+from refusals import refused
 from resumed import check_same_bits, whole_and_resumed
 from trained import weights
 from viticulture.errors import UserError
@@ -156,9 +157,7 @@ def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     moco = method().double()
     moco.losses(doubled(views()))["contrast"].backward()
     for gradients, buffers in halves:
-        for name, parameter in moco.named_parameters():
-            if parameter.grad is not None:
-                torch.testing.assert_close(gradients[name], parameter.grad, **CLOSE)
+        check_same_gradients(gradients, moco)
         for name, value in moco.named_buffers():
             torch.testing.assert_close(buffers[name], value, **CLOSE)
 
@@ -215,13 +214,11 @@ def test_validation_compares_images_with_their_mirror_images() -> None:
     ],
 )
 def test_invalid_settings_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        method(**options)
+    refused(message, method, **options)
 
 
 def test_a_batch_of_one_is_refused() -> None:
-    with pytest.raises(UserError, match=r"the batch size is 1; take a larger train.batch_size"):
-        method().warnings(1)
+    refused(r"the batch size is 1; take a larger train.batch_size", lambda: method().warnings(1))
 
 
 def test_one_view_is_refused(tmp_path: Path) -> None:

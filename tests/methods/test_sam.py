@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from conftest import Golden
 from exact import CLOSE, in_double
+from refusals import refused
 from resumed import check_same_bits
 from slowly import slow_but
 from trained import train_apart, weights
-from viticulture.errors import UserError
 from viticulture.methods.method import Method
 from viticulture.optim import SAM, Optim
 from viticulture.training.feed import training_loader
@@ -123,10 +123,8 @@ def test_its_state_is_that_of_its_base_optimizer() -> None:
 
 @pytest.mark.parametrize("changes", [{"train__accumulate": 2}, {"engine__precision": "16-mixed"}])
 def test_portions_and_scaled_gradients_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"set train\.accumulate to 1 and engine\.precision"):
-        session(tmp_path / "run", **changes)
-    with pytest.raises(UserError, match="sam_rho must be positive, got 0"):
-        Optim(sam_rho=0.0)
+    refused(r"set train\.accumulate to 1 and engine\.precision", session, tmp_path / "run", **changes)
+    refused("sam_rho must be positive, got 0", Optim, sam_rho=0.0)
 
 
 def loop(method: Method, run: Session, epochs: int) -> list[float]:

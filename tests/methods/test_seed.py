@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from children import one_of_pair, pair, shared_gradients
-from exact import CLOSE, doubled, never_single
+from exact import CLOSE, check_same_gradients, doubled, never_single
 from label_free import start
+from refusals import refused
 from resumed import check_same_bits, whole_and_resumed
 from trained import weights
-from viticulture.errors import UserError
 from viticulture.methods.method import Setup, StepContext
 from viticulture.methods.seed import Seed, similarity_loss
 from viticulture.models.data_spec import DataSpec
@@ -154,9 +154,7 @@ def test_two_processes_are_one(teacher: str, tmp_path: Path, monkeypatch: pytest
         seed.losses(doubled({"image": batch}))["similarity"].backward()
         seed.after_step()
     for gradients, queue in halves:
-        for name, parameter in seed.named_parameters():
-            if parameter.grad is not None:
-                torch.testing.assert_close(gradients[name], parameter.grad, **CLOSE)
+        check_same_gradients(gradients, seed)
         torch.testing.assert_close(queue, seed.queue, **CLOSE)
 
 
@@ -185,5 +183,4 @@ def test_a_student_learns(teacher: str) -> None:
     ],
 )
 def test_invalid_settings_are_refused(teacher: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        method(**{"teacher": teacher, **options})
+    refused(message, method, **{"teacher": teacher, **options})

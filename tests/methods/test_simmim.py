@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from label_free import start
 from mae_students import vit
+from refusals import refused
 from resumed import check_same_bits, whole_and_resumed
 from trained import weights
-from viticulture.errors import UserError
 from viticulture.methods.mae import encode
 from viticulture.methods.method import Setup
 from viticulture.methods.simmim import SimMIM
@@ -138,5 +138,4 @@ def test_an_interrupted_run_resumes_exactly(tmp_path: Path) -> None:
     ],
 )
 def test_invalid_settings_are_refused(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make()
+    refused(message, make)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from viticulture.errors import UserError
+from refusals import refused
 from viticulture.models.links import Links, LinkSet, read_link_set, write_link_set
 
 B3 = {f"blocks.{i}": count for i, count in enumerate((24, 32, 48, 96, 136, 232, 384))}
@@ -116,13 +116,10 @@ def test_a_link_set_is_saved_and_loaded(tmp_path: Path) -> None:
 def test_an_invalid_link_set_is_refused(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "links.yaml"
     path.write_text(text, encoding="latin-1")
-    with pytest.raises(UserError, match=words):
-        read_link_set(str(path), 7, 12)
+    refused(words, read_link_set, str(path), 7, 12)
 
 
 def test_links_of_other_networks_are_refused() -> None:
     for name, words in (("alpha", "there are 4 blocks and 12 layers"), ("gamma", "full, alpha, beta or a YAML file")):
-        with pytest.raises(UserError, match=words):
-            read_link_set(name, 4, 12)
-    with pytest.raises(UserError, match="at least one CNN block"):
-        Links({"a": 1}, [1], [GRID], [[]])
+        refused(words, read_link_set, name, 4, 12)
+    refused("at least one CNN block", Links, {"a": 1}, [1], [GRID], [[]])

@@ -11,6 +11,7 @@ import torch
 from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import nn
 
+from refusals import refused
 from viticulture.config.resolve import resolve
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
@@ -145,14 +146,11 @@ def test_the_first_blocks_are_loaded_and_the_rest_is_initialized(tmp_path: Path,
         assert torch.equal(value, theirs.state_dict()[name] if name.startswith(before) else fresh[name]), name
 
 
-def test_blocks_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
+def test_invalid_numbers_of_blocks_are_refused(tmp_path: Path) -> None:
     save(student(data_spec()), tmp_path, data_spec())
-    with pytest.raises(UserError, match="between 0 and the student's 3 blocks, got 4"):
-        initialize(student(data_spec()), str(tmp_path), 4)
+    refused("between 0 and the student's 3 blocks, got 4", lambda: initialize(student(data_spec()), str(tmp_path), 4))
     cnn = create_student("resnet10t", data_spec(32, 32))
     save(cnn, tmp_path / "cnn", data_spec(32, 32))
-    with pytest.raises(UserError, match="needs a student with blocks, and a ResNet has none"):
-        initialize(cnn, str(tmp_path / "cnn"), 1)
+    refused("needs a student with blocks, and a ResNet has none", initialize, cnn, str(tmp_path / "cnn"), 1)
     for values, words in (({"init_blocks": 2}, "no init; name the weights"), ({"init": "x", "init_blocks": -1}, "-1")):
-        with pytest.raises(UserError, match=words):
-            resolve("x", {"student": {"name": "vit_nano", **values}})
+        refused(words, resolve, "x", {"student": {"name": "vit_nano", **values}})

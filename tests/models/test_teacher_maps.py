@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from viticulture.errors import UserError
+from refusals import refused
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.teachers.feature_maps import Stages, load_maps, resized, stage_names
@@ -160,10 +160,7 @@ def test_teachers_without_maps_are_refused(tmp_path: Path) -> None:
     torch.manual_seed(0)
     vit = create_student("vit_nano", THEIRS, 4, {"depth": 1})
     save(vit, tmp_path / "vit/weights/best", THEIRS)
-    with pytest.raises(UserError, match=r"maps \[B, C, H, W\], but blocks.0 does not"):
-        load_maps(str(tmp_path / "vit"), TASK, GRIDS, 32)
+    refused(r"maps \[B, C, H, W\], but blocks.0 does not", load_maps, str(tmp_path / "vit"), TASK, GRIDS, 32)
     source, _ = teacher_file(tmp_path)
-    with pytest.raises(UserError, match=r"unknown module .* 'blocks.11'; did you mean"):
-        load_maps(source, TASK, GRIDS, stages=["blocks.11"])
-    with pytest.raises(UserError, match="does not name its stages"):
-        stage_names(nn.Linear(1, 1))
+    refused(r"unknown module .* 'blocks.11'; did you mean", load_maps, source, TASK, GRIDS, stages=["blocks.11"])
+    refused("does not name its stages", stage_names, nn.Linear(1, 1))

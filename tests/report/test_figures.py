@@ -14,9 +14,9 @@ import pytest
 import torch
 from PIL import Image
 
+from refusals import refused
 from viticulture.analysis.galleries import Gallery, heat, overlay
 from viticulture.analysis.links import TrainedLinks
-from viticulture.errors import UserError
 from viticulture.models.links import Links
 from viticulture.report.html import html_table
 from viticulture.report.measurements import links_section
@@ -277,8 +277,7 @@ def test_of_repeated_measurements_the_later_counts(tmp_path: Path) -> None:
 def test_a_damaged_file_of_metrics_is_named(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "metrics.csv"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"metrics\.csv is damaged"):
-        read_curves(path)
+    refused(r"metrics\.csv is damaged", read_curves, path)
 
 
 def test_the_pareto_front_holds_what_nothing_beats() -> None:

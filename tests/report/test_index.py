@@ -9,7 +9,7 @@ import pytest
 
 import viticulture
 from made_study import study
-from viticulture.errors import UserError
+from refusals import refused
 from viticulture.report.runs import find_runs
 from viticulture.training.run_folder import RunFolder
 
@@ -47,8 +47,7 @@ def test_runs_are_found_at_any_depth_and_damage_is_named(folder: Path) -> None:
     assert table.rows[2][4] == "unreadable"
     assert "1 cannot be read" in table.note
     assert "damaged" in table.note
-    with pytest.raises(UserError, match="no folder"):
-        find_runs(folder / "nowhere")
+    refused("no folder", find_runs, folder / "nowhere")
 
 
 def test_an_interrupted_run_is_distinct_from_a_training_one(folder: Path) -> None:

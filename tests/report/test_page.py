@@ -324,7 +324,7 @@ def test_segmentation_metrics_are_percent() -> None:
     assert "Accuracy" not in page
 
 
-def test_classes_say_how_many_images_they_were_learnt_from() -> None:
+def test_classes_have_their_number_of_training_images() -> None:
     page = render(RunPage("t", "s", task=contents(evaluation(["a", "b"], 20), trained_on=(17, 3))))
     table = page[page.index("Per class") :]
     assert re.findall(r"<td>([ab])\s*<td[^>]*>(\d+)", table) == [("a", "17"), ("b", "3")]

@@ -15,6 +15,7 @@ from torch import nn
 
 import viticulture
 from made_results import save_classes
+from refusals import refused
 from viticulture import api
 from viticulture.analysis.galleries import Gallery, read_galleries, save_galleries
 from viticulture.analysis.pictures import examples
@@ -137,8 +138,7 @@ def test_a_run_without_saved_figures_is_completed_by_evaluation(
     page = api.report(str(run.path)).read_text()
     assert f"viticulture evaluate {shell_word(run.path)}" in unescape(page)
     assert "What it attends to" not in page
-    with pytest.raises(UserError, match="viticulture evaluate"):
-        read_predictions(run.folder)
+    refused("viticulture evaluate", read_predictions, run.folder)
     run.evaluate()
     assert (run.path / "report.html").read_bytes() == trained[2]
     assert read_predictions(run.folder).predicted.shape == (12,)
@@ -179,8 +179,7 @@ def test_predictions_survive_rounding(tmp_path: Path) -> None:
     answers = read_predictions(run)
     assert (answers.predicted.tolist(), answers.labels.tolist(), answers.probabilities) == ([1], [-1], None)
     assert read_predictions(run, "last/val").predicted.tolist() == [0]
-    with pytest.raises(UserError, match="damaged"):
-        read_predictions(run, "ema/val")
+    refused("damaged", read_predictions, run, "ema/val")
 
 
 def test_galleries_are_read_for_the_same_choice_alone(tmp_path: Path) -> None:
@@ -200,8 +199,7 @@ def test_galleries_are_read_for_the_same_choice_alone(tmp_path: Path) -> None:
     assert np.array_equal(pictures[1], map_)
     assert (words, big[0].shape) == (["x", "\udcff"], (192, 96, 3))
     path.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(UserError, match="damaged"):
-        read_galleries(path)
+    refused("damaged", read_galleries, path)
 
 
 def test_examples_are_limited() -> None:

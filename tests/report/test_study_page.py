@@ -146,7 +146,7 @@ def test_every_rival_is_tested_at_the_level_of_the_analysis(tmp_path: Path) -> N
             assert found.over_seeds.low <= (estimate(found.over_seeds.values, 0.9625).low or 0.0)
         assert comparison.level == pytest.approx(1 - 0.05 * 3 / 4)
     assert "96.25 %" in (made.path / "report.html").read_text()
-    (first,) = made.folder.facts["interim_analyses"]["digits, 10 a class"]
+    (first,) = made.folder.metadata["interim_analyses"]["digits, 10 a class"]
     made.folder.update(interim_analyses={"digits, 10 a class": ["of twelve", first, "of forty"]})
     assert Study(made.path).comparisons[-1].level == pytest.approx(1 - 0.05 * 3 / 4**2)
     yaml = (made.path / "study.yaml").read_text()
@@ -195,7 +195,7 @@ def test_no_winner_is_named_over_unfinished_rows(tmp_path: Path) -> None:
     assert half.winner is None
     assert "there is no winner while trainings of b are not finished" in half.conclusion
     write_study(half)
-    assert "interim_analyses" not in half.folder.facts  # nobody could have been named
+    assert "interim_analyses" not in half.folder.metadata  # nobody could have been named
     for seed in range(5):
         (made.folder.run(cells["worse", seed]).path / "run.json").unlink(missing_ok=True)
         made.folder.record_failure(cells["worse", seed], "out of memory")
@@ -236,7 +236,7 @@ def test_an_incomplete_cell_is_shown(file: str, content: str, tmp_path: Path) ->
     assert little.rows[0]["test_accuracy"] == made.rows[0]["test_accuracy"]
 
 
-def test_published_numbers_stand_beside_ours(tmp_path: Path) -> None:
+def test_published_numbers_are_listed_with_ours(tmp_path: Path) -> None:
     made = study(tmp_path / "s", ["row 1", "row 2"], (10,), 2)
     yaml = (tmp_path / "s" / "study.yaml").read_text()
     yaml = yaml.replace("- name: row 1\n", "- name: row 1\n  published: 80.98\n") + "table: dhvt/table4\n"

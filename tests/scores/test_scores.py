@@ -80,7 +80,7 @@ def coco_precision(scenes: list[tuple[Any, Any]]) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_average_precision_is_that_of_cocos_own_code(seed: int) -> None:
+def test_average_precision_is_that_of_cocos_code(seed: int) -> None:
     """Precision and recall of sixty images at every overlap, size and class."""
     pytest.importorskip("pycocotools", reason="COCO's own code comes with the extra `dense`")
     generator = np.random.default_rng(seed)

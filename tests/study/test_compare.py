@@ -195,7 +195,7 @@ def long_planned(folder: Path, options: list[str]) -> Study:
 
 def test_a_candidate_added_to_a_budgets_study_keeps_its_recipes_size_and_views(tmp_path: Path) -> None:
     study = long_planned(tmp_path, []).folder
-    study.update(plan={**study.facts["plan"], "image_keys": {"images.image_size": 96, "images.eval_views": "one"}})
+    study.update(plan={**study.metadata["plan"], "image_keys": {"images.image_size": 96, "images.eval_views": "one"}})
     recipe = study.recipe_file(study.grid.baseline).read_text()
     mine = recipe.replace("image_size: null", "image_size: 32").replace("eval_views: best", "eval_views: four")
     assert "image_size: 32" in mine

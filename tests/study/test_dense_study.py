@@ -22,7 +22,7 @@ from viticulture.models.detection.networks import detector, segmenter
 from viticulture.models.students import create_student
 from viticulture.report.study_page import write_study
 from viticulture.report.study_tables import all_results_table
-from viticulture.study.cell import contents, inner, is_vit
+from viticulture.study.cell import contents, is_vit
 from viticulture.study.folder import StudyFolder
 from viticulture.study.grid import Candidate, Grid
 from viticulture.study.paper_tables import read_table
@@ -207,7 +207,7 @@ def test_a_detector_with_a_vit_counts_as_a_vit() -> None:
     data_spec = DataSpec(NAMES, (32, 32), (0.5,) * 3, (0.5,) * 3)
     for name, around in (("dhvt_nano", detector), ("vit_nano", segmenter)):
         student = create_student(name, DataSpec((), (32, 32), (0.5,) * 3, (0.5,) * 3), 8, {"depth": 1})
-        assert is_vit(inner(around(student, data_spec)))
+        assert is_vit(around(student, data_spec))
 
 
 def test_box_and_mask_ap_are_two_metrics_of_one_network() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import viticulture
+from refusals import refused
 from viticulture.command import parse_command
-from viticulture.errors import UserError
 from viticulture.study.declare import grid_of_table
 from viticulture.study.paper_tables import read_table
 from viticulture.study.terms import ALL_IMAGES, OWN_LENGTHS, Where
@@ -43,10 +43,10 @@ def test_a_row_without_its_weights_is_refused_until_they_are_named(
     assert [row["status"] for row in study.rows] == ["failed", "failed", "failed", "finished"]
     errors = {row["error"] for row in study.rows[:3]}
     assert len(errors) == 1
-    assert "student.init asks for weights that you name, a ViT that knows much" in (line := errors.pop())
+    assert "student.init needs weights that you name, a ViT that knows much" in (line := errors.pop())
     assert '--init "ROW=WEIGHTS"' in line
     assert "\n" not in line
-    assert "could not be measured on all images: student.init asks for" in capsys.readouterr().err
+    assert "could not be measured on all images: student.init needs" in capsys.readouterr().err
     start = str(tmp_path / "s" / study.rows[3]["folder"])
     declared = tmp_path / "s" / "study.yaml"
     assert declared.read_text().count(GIVEN) == 3
@@ -72,20 +72,17 @@ def test_weights_are_given_by_row_or_by_pattern(table: str) -> None:
     assert starts(taught="a") == ["a", "a", GIVEN, None]
     assert starts(taught="a", taught_less="b") == ["a", "a", "b", None]
     assert starts(**{"taught*": "a"}) == ["a", "a", "a", None]
-    with pytest.raises(UserError, match="unknown row to start from weights"):
-        starts(tough="a")
+    refused("unknown row to start from weights", starts, tough="a")
     asked = parse_command(
         ["compare", "--table", "t", "--init", "ViT-S, pre-trained=runs/a", "--init", "b=c=d", "--lr", "1"]
     )
     assert asked.keywords["overrides"] == {"student.init": {"ViT-S, pre-trained": "runs/a", "b": "c=d"}, "optim.lr": 1}
-    with pytest.raises(UserError, match="--init"):
-        parse_command(["compare", "--table", "t", "--init", "runs/a"])
+    refused("--init", parse_command, ["compare", "--table", "t", "--init", "runs/a"])
 
 
 @pytest.mark.parametrize("recipe", ["bootstrap/cifar-finetune", "dhvt/finetune-tiny", "mae/transfer"])
 def test_a_recipe_for_fine_tuning_requires_weights(recipe: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"--student\.init WEIGHTS"):
-        viticulture.train("digits", recipe, out=str(tmp_path / "r"))
+    refused(r"--student\.init WEIGHTS", viticulture.train, "digits", recipe, out=str(tmp_path / "r"))
     assert not (tmp_path / "r").exists()
 
 

@@ -23,6 +23,7 @@ import viticulture
 from children import die_at, start
 from made_results import save_classes
 from noise import photographs
+from refusals import refused
 from untrained import untrained
 from viticulture.api.training import winner
 from viticulture.errors import UserError
@@ -128,7 +129,7 @@ def test_a_cell_equals_its_command(finished: Path, tmp_path: Path) -> None:
     """Bit for bit the weights of `viticulture train`, by the recorded command."""
     study = StudyFolder.open(finished)
     cell = study.grid.cells()[-1]
-    words = command(study, cell, StudyPlan.from_dict(study.facts["plan"]))
+    words = command(study, cell, StudyPlan.from_dict(study.metadata["plan"]))
     import shlex
 
     from viticulture.cli import main
@@ -340,8 +341,7 @@ def test_a_study_moves_with_its_half_trained_cells(finished: Path, tmp_path: Pat
     work(tmp_path / "undisturbed")
     shutil.move(study.path, tmp_path / "elsewhere")
     shutil.move(tmp_path / "photos", tmp_path / "pictures")
-    with pytest.raises(UserError, match="photos"):
-        train_cell(StudyFolder.open(tmp_path / "elsewhere"), cell, plan)
+    refused("photos", lambda: train_cell(StudyFolder.open(tmp_path / "elsewhere"), cell, plan))
     Worker(StudyFolder.open(tmp_path / "elsewhere", str(tmp_path / "pictures")), str).run()
     assert weights(tmp_path / "elsewhere") == weights(tmp_path / "undisturbed")
 
@@ -390,8 +390,7 @@ def test_changes_under_a_study_are_noticed(finished: Path, tmp_path: Path) -> No
     copy = study.path / "recipes" / "mine.yaml"
     text = copy.read_text()
     copy.write_text(text.replace("lr: 0.001", "lr: 0.002"))
-    with pytest.raises(UserError, match="was edited after cells were trained"):
-        study.extend()
+    refused("was edited after cells were trained", study.extend)
     copy.write_text(text)
 
     yaml = (study.path / "study.yaml").read_text()
@@ -449,7 +448,7 @@ def test_a_claim_of_a_dead_process_accuses_no_other_cell(tmp_path: Path) -> None
 
 def test_a_cell_of_other_settings_is_refused(finished: Path, tmp_path: Path) -> None:
     study = StudyFolder.open(shutil.copytree(finished, tmp_path / "study"))
-    plan = StudyPlan.from_dict(study.facts["plan"])
+    plan = StudyPlan.from_dict(study.metadata["plan"])
     assert changed(study, plan) == []
     longer = StudyPlan(dict.fromkeys(plan.epochs, 3), plan.step_times, plan.recipe_epochs, plan.warmups)
     assert changed(study, longer) == [cell.name for cell in every_cell(study.grid)]
@@ -465,9 +464,9 @@ def test_halving_trains_in_rounds_and_logs_dropped_candidates(tmp_path: Path) ->
     trained = [words for words in said if words.startswith("[")]
     assert [words.count("rung 1") for words in trained] == [1] * 4 + [0] * 4
     assert len(trained) == 4 + 2 + 2
-    assert ", by validation images: " in study.facts["decisions"][0]
-    assert "dropped lr" in study.facts["decisions"][0]
-    assert study.facts["decisions"][1].endswith("all continue")
+    assert ", by validation images: " in study.metadata["decisions"][0]
+    assert "dropped lr" in study.metadata["decisions"][0]
+    assert study.metadata["decisions"][1].endswith("all continue")
     rows = table(study.path)
     assert [row["status"] for row in rows if row["candidate"].startswith("lr") and row["rung"] != "1"] == [
         "dropped"
@@ -488,15 +487,13 @@ def test_halving_without_validation_is_reported() -> None:
 
 def test_halving_of_two_is_refused_before_training(tmp_path: Path) -> None:
     study = StudyFolder.create(tmp_path / "s", grid(terms=Terms(halving=True), epochs=4), "test")
-    with pytest.raises(UserError, match=r"of 2 it drops none .* leave --halving out"):
-        plan_study(study, 1, print)
+    refused(r"of 2 it drops none .* leave --halving out", plan_study, study, 1, print)
 
 
 def test_a_study_without_held_out_images_is_refused_before_training(tmp_path: Path) -> None:
     held_out = {"data.val_fraction": 0, "data.test_fraction": 0}
     study = StudyFolder.create(tmp_path / "s", grid(conditions={**CONDITIONS, **held_out}), "test")
-    with pytest.raises(UserError, match="no validation or test images to compare by"):
-        plan_study(study, 1, print)
+    refused("no validation or test images to compare by", plan_study, study, 1, print)
 
 
 def test_halving_is_refused_without_labels(tmp_path: Path) -> None:
@@ -546,7 +543,7 @@ def test_a_row_of_another_metric_shares_the_training(tmp_path: Path) -> None:
     assert outcomes[1].test is None, "it was logged on validation images"
     assert [one.row["measure"] for one in outcomes] == ["accuracy", "loss", "robustness/imagenet-a/student"]
     (comparison,) = compare(study, outcomes)
-    assert comparison.measure.title == "Results, each row by its own measure"
+    assert comparison.measure.title == "Results, each row by its measure"
     assert not comparison.images_interval
     assert comparison.reported == "test"
     assert all(entry.versus_baseline is None for entry in comparison.ranking)
@@ -578,8 +575,7 @@ def test_a_cell_is_trained_again_only_where_its_files_are_broken(tmp_path: Path)
     run = untrained(tmp_path / "run")
     run.write("split.json", {"names": {}})
     run.write("recipe.yaml", run.text("recipe.yaml").replace("name: supervised", "name: gone_today.Mine"))
-    with pytest.raises(UserError, match="gone_today"):
-        config_of(run)
+    refused("gone_today", config_of, run)
     assert not is_damaged(run)
     run.checkpoint.parent.mkdir()
     torch.save({"state_dict": {}}, run.checkpoint)
@@ -589,8 +585,7 @@ def test_a_cell_is_trained_again_only_where_its_files_are_broken(tmp_path: Path)
     for error, words in ((torchs, "enough memory"), (MemoryError(), "enough memory"), (failing, "cannot be read")):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("torch.load", Mock(side_effect=error))
-            with pytest.raises(UserError, match=words):
-                is_damaged(run)
+            refused(words, is_damaged, run)
     run.checkpoint.unlink()
     for path in (run.checkpoint, run.path / "split.json", run.path / "recipe.yaml"):
         whole = path.read_bytes() if path.exists() else None
@@ -617,21 +612,17 @@ def test_damaged_files_of_a_study_are_named(tmp_path: Path) -> None:
 def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -> None:
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "thesis.txt").write_text("years of work")
-    with pytest.raises(UserError, match="exists already"):
-        StudyFolder.create(tmp_path / "used", grid(), "x")
-    with pytest.raises(UserError, match="not a study folder"):
-        StudyFolder.open(tmp_path / "used")
+    refused("exists already", lambda: StudyFolder.create(tmp_path / "used", grid(), "x"))
+    refused("not a study folder", StudyFolder.open, tmp_path / "used")
     (tmp_path / "used" / "run.json").write_text("{}")
-    with pytest.raises(UserError, match=r"is a run, not a study; .* --recipe .*used/recipe\.yaml"):
-        StudyFolder.open(tmp_path / "used")
+    refused(r"is a run, not a study; .* --recipe .*used/recipe\.yaml", StudyFolder.open, tmp_path / "used")
     (tmp_path / "ranked").mkdir()
     (tmp_path / "ranked" / "study.json").write_text("{}")
     with pytest.raises(UserError, match=r"is a study, no run; to go on .* resume .*; its runs lie in .*ranked/cells"):
         RunFolder.open(tmp_path / "ranked")
     with pytest.raises(UserError, match=r"nowhere does not exist; runs are made .*, studies by `viticulture compare`"):
         viticulture.report(str(tmp_path / "nowhere"))
-    with pytest.raises(UserError, match="unknown recipe"):
-        StudyFolder.create(tmp_path / "new", grid(Candidate("a", "default/digit")), "x")
+    refused("unknown recipe", lambda: StudyFolder.create(tmp_path / "new", grid(Candidate("a", "default/digit")), "x"))
     assert not (tmp_path / "new").exists()
     with pytest.raises(UserError, match="one device"):
         StudyFolder.create(tmp_path / "new", grid(Candidate("a", "default/digits", {"engine.devices": 2})), "x")
@@ -641,11 +632,9 @@ def test_a_folder_in_use_and_a_folder_that_is_none_are_refused(tmp_path: Path) -
         (folder / "plain-vit.yaml").write_text("mine")
     theirs = torn.parent / "study.yaml"
     theirs.write_text("# what I want to compare")
-    with pytest.raises(UserError, match="exists already"):
-        StudyFolder.create(torn.parent, grid(), "x")
+    refused("exists already", lambda: StudyFolder.create(torn.parent, grid(), "x"))
     assert theirs.read_text() == "# what I want to compare"
     theirs.write_text(comment("x") + grid().to_yaml())  # killed before it was complete
     StudyFolder.create(torn.parent, grid(), "x")
-    with pytest.raises(UserError, match="exists already"):
-        StudyFolder.create(mine.parent, grid(), "x")
+    refused("exists already", lambda: StudyFolder.create(mine.parent, grid(), "x"))
     assert (mine / "plain-vit.yaml").read_text() == "mine"

@@ -13,10 +13,10 @@ import pytest
 from PIL import Image
 
 import viticulture
+from refusals import refused
 from viticulture.config.load import parse
 from viticulture.config.references import references, replaced
 from viticulture.config.resolve import resolve
-from viticulture.errors import UserError
 from viticulture.study.cell import train_cell
 from viticulture.study.clusters import write_script
 from viticulture.study.declare import grid_of_recipes, grid_of_table
@@ -106,8 +106,7 @@ def test_references_are_replaced_at_any_depth() -> None:
     ],
 )
 def test_a_study_that_could_never_end_is_refused(candidates: tuple[Candidate, ...], terms: Terms, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        Grid("digits", candidates, terms=terms)
+    refused(words, Grid, "digits", candidates, terms=terms)
 
 
 def test_teachers_are_trained_first_and_every_student_has_its_own(photos: Path, tmp_path: Path) -> None:
@@ -141,7 +140,7 @@ def test_a_subset_chosen_by_the_study_holds_for_every_teacher() -> None:
 
 def test_a_moved_study_resumes_a_student(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = made(tmp_path / "old", photos, TEACHER, TAUGHT)
-    plan = StudyPlan.from_dict(study.facts["plan"])
+    plan = StudyPlan.from_dict(study.metadata["plan"])
     teacher, student = study.grid.cells()
     train_cell(study, teacher, plan)
     with monkeypatch.context() as stopped:
@@ -217,7 +216,7 @@ def test_a_failed_teacher_fails_its_students_alone(photos: Path, tmp_path: Path)
 def test_a_single_task_trains_what_it_needs_and_waits_for_others(photos: Path, tmp_path: Path) -> None:
     study = made(tmp_path / "s", photos, TAUGHT, TEACHER)
     taught, teacher = study.grid.cells()
-    plan = StudyPlan.from_dict(study.facts["plan"])
+    plan = StudyPlan.from_dict(study.metadata["plan"])
     said: list[str] = []
     with study.claim(teacher) as mine:
         assert mine
@@ -256,10 +255,14 @@ def test_students_are_measured_with_untrained_teachers(photos: Path, tmp_path: P
 
 
 def test_a_row_that_needs_another_is_not_trained_alone(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        UserError, match=r"guides.co_advise.teachers.conv is the run of another row, 'ResNet-10, a teac"
-    ):
-        viticulture.train_row("co_advise/cpu", "one convolution teacher", str(photos), out=str(tmp_path / "r"))
+    refused(
+        r"guides.co_advise.teachers.conv is the run of another row, 'ResNet-10, a teac",
+        viticulture.train_row,
+        "co_advise/cpu",
+        "one convolution teacher",
+        str(photos),
+        out=str(tmp_path / "r"),
+    )
     assert not (tmp_path / "r").exists()
 
 
@@ -291,10 +294,8 @@ def test_a_table_may_be_a_users_file(tmp_path: Path) -> None:
         ("title: t\nrows: [{name: a, seeds: 3}]", "unknown key of table .*, rows 'seeds'"),
     ):
         file.write_text(text)
-        with pytest.raises(UserError, match=told):
-            read_table(str(file))
-    with pytest.raises(UserError, match="No such file"):
-        read_table(str(tmp_path / "other.yaml"))
+        refused(told, read_table, str(file))
+    refused("No such file", read_table, str(tmp_path / "other.yaml"))
 
 
 def test_a_cells_changes_leave_the_recipe_alone() -> None:

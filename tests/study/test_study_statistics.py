@@ -45,7 +45,7 @@ def test_the_seeds_of_the_next_analysis_use_its_level() -> None:
     assert seeds_needed(0.08, 1.0) is None
 
 
-def test_nothing_is_promised_where_nothing_is_known() -> None:
+def test_no_seeds_are_recommended_without_a_spread() -> None:
     assert seeds_needed(0.1, None) is None
     assert seeds_needed(0.0, 0.1) is None
     assert seeds_needed(1e-6, 1.0) is None

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from made_results import classified
+from refusals import refused
 from viticulture.data.sources.torchvision_sets import TORCHVISION
-from viticulture.errors import UserError
 from viticulture.evaluation.outputs import Predictions
 from viticulture.evaluation.probe.evaluate import Finding, Probe
 from viticulture.study.grid import Grid
@@ -37,8 +37,7 @@ def test_the_metrics_of_a_row_share_a_training(tmp_path: Path) -> None:
     grid = Grid("digits", read_table(str(file)).rows)
     assert len({cell.name for cell in grid.cells()}) == 2 * len(grid.seeds)
     file.write_text("{title: t, recipe: default/digits, data: digits, rows: [{name: a, also: {top5: many}}]}")
-    with pytest.raises(UserError, match="published"):
-        read_table(str(file))
+    refused("published", read_table, str(file))
 
 
 def test_a_probe_row_names_its_classifier_and_validated_features(tmp_path: Path) -> None:
@@ -62,8 +61,7 @@ def test_a_probe_row_names_its_classifier_and_validated_features(tmp_path: Path)
 def test_an_unknown_metric_is_refused(tmp_path: Path, measure: str, meant: str) -> None:
     file = tmp_path / "t.yaml"
     file.write_text(f"{{title: t, recipe: default/digits, data: digits, rows: [{{name: a, measure: '{measure}'}}]}}")
-    with pytest.raises(UserError, match=f"unknown measure of candidate a .*did you mean {meant}"):
-        read_table(str(file))
+    refused(f"unknown measure of candidate a .*did you mean {meant}", read_table, str(file))
     file.write_text(file.read_text().replace(measure, "mine_accuracy"))  # what a guide of that name measures
     assert read_table(str(file)).rows[0].measure == "mine_accuracy"
 

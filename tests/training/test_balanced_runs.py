@@ -12,12 +12,12 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from sklearn.metrics import balanced_accuracy_score
 
+from refusals import refused
 from resumed import check_same_bits, whole_and_resumed
 from viticulture.config.checks import check_parts
 from viticulture.config.load import load_config
 from viticulture.data.balance import class_weights
 from viticulture.data.batches.evaluation import evaluation_batches
-from viticulture.errors import UserError
 from viticulture.losses import cross_entropy
 from viticulture.training import feed
 from viticulture.training.feed import training_loader
@@ -149,12 +149,10 @@ def _fitted(out: Path) -> RunFolder:
 def test_what_would_change_nothing_is_refused(
     recipe: str, overrides: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=said):
-        begin("digits", recipe, 0, str(tmp_path / "run"), False, overrides, "test")
+    refused(said, begin, "digits", recipe, 0, str(tmp_path / "run"), False, overrides, "test")
     assert not (tmp_path / "run").exists()
 
 
 def test_objects_have_no_classes_of_images_to_balance() -> None:
     name = "detection/photos"
-    with pytest.raises(UserError, match="method detection uses none"):
-        check_parts(load_config(name, {"data.sampling": "balanced"}))
+    refused("method detection uses none", lambda: check_parts(load_config(name, {"data.sampling": "balanced"})))

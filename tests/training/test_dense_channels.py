@@ -14,6 +14,7 @@ from PIL import ExifTags, Image
 
 import viticulture
 from dense_scenes import coco_folder, mask_folder
+from refusals import refused
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.data.annotated import prepare_annotated
 from viticulture.data.data_settings import DataSettings
@@ -24,7 +25,6 @@ from viticulture.data.open import open_source
 from viticulture.data.targets.objects import Masked
 from viticulture.deploy.hub.push import contents
 from viticulture.deploy.serve.predictor import Predictor
-from viticulture.errors import UserError
 from viticulture.tasks.annotated_task import model_of
 from viticulture.tasks.segmentation import SegmentationPrediction, SegmentationResult
 from viticulture.tasks.task import task_of
@@ -234,8 +234,7 @@ def test_the_card_names_channels_and_range(street: viticulture.Run) -> None:
 
 def test_pictures_of_other_channels_are_refused_in_one_line(trained_detector: viticulture.Run, tmp_path: Path) -> None:
     np.save(tmp_path / "four.npy", np.zeros((40, 50, 4), np.uint8))
-    with pytest.raises(UserError, match=r"four.npy: holds 4 channels, and images.channels is [15]"):
-        trained_detector.predict(tmp_path / "four.npy")
+    refused(r"four.npy: holds 4 channels, and images.channels is [15]", trained_detector.predict, tmp_path / "four.npy")
 
 
 @pytest.mark.slow

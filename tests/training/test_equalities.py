@@ -13,7 +13,7 @@ from timm.models._registry import _model_entrypoints
 import viticulture
 from children import die_at, start
 from exact import CLOSE, in_double
-from plain_loop import plain_loop
+from plain_loop import EXACT, check_plain_loop
 from resumed import check_same_bits
 from trained import train_apart, weights
 from viticulture.models.students import matching
@@ -105,10 +105,7 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, accumulate: int) -> None:
     )
     if accumulate > 1:
         session, twin = in_double(session), in_double(twin)
-    fit(session)
-    tolerance = {"rtol": 0.0, "atol": 0.0} if accumulate == 1 else CLOSE
-    for name, value in plain_loop(twin).student.state_dict().items():
-        torch.testing.assert_close(session.method.student.state_dict()[name], value, **tolerance)
+    check_plain_loop(session, twin, EXACT if accumulate == 1 else CLOSE)
 
 
 def test_exported_weights_equal_timms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

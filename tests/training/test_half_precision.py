@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch.plugins import Precision
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
+from torch.overrides import TorchFunctionMode
 
 import viticulture
 from resumed import check_same_bits
@@ -88,6 +89,30 @@ def test_a_tap_of_padding_alone_is_found_by_its_gradient(pixels: tuple[int, ...]
         answers.add(found := reads_padding_alone(images, weight, **chosen))
         assert found == bool((weight.grad == 0).any()), chosen
     assert len(answers) == 2 or 1 in pixels
+
+
+@pytest.mark.parametrize(
+    ("layer", "in_float32"),
+    [
+        (nn.Conv2d(16, 16, 3, 2, 1, groups=16), True),
+        (nn.Conv2d(16, 16, 5, 1, 2, groups=16), True),
+        (nn.Conv2d(16, 16, 3, 1, 1, groups=16), False),
+        (nn.Conv2d(16, 16, 3, 2, 1, groups=2), False),
+        (nn.Conv2d(16, 16, 5, 1, 2), False),
+    ],
+)
+def test_depthwise_convolutions_that_are_slow_in_bfloat16_run_in_float32(layer: nn.Conv2d, in_float32: bool) -> None:
+    casts = list[bool]()
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.conv2d:
+                casts.append(torch.is_autocast_enabled("cpu"))
+            return func(*args, **(kwargs or {}))
+
+    with Watch(), HALF.forward_context():
+        assert layer(torch.randn(2, 16, 9, 9)).dtype == torch.bfloat16
+    assert casts == [not in_float32]
 
 
 SHAPES = [

@@ -15,6 +15,7 @@ from torch import Tensor
 
 import viticulture
 from children import command
+from refusals import refused
 from resumed import check_same_bits
 from trained import weights
 from viticulture import methods
@@ -112,9 +113,7 @@ def test_a_guide_next_to_the_recipe_trains_resumes_and_is_evaluated(
     shutil.copytree(place / "run", run)
     shutil.copy(PLUGINS / "attention_transfer.py", run)
     monkeypatch.chdir(run)
-    with pytest.raises(UserError, match="there is no module attention_transfer; start where") as refusal:
-        viticulture.evaluate(str(run))
-    assert "\n" not in str(refusal.value)
+    refused("there is no module attention_transfer; start where", viticulture.evaluate, str(run))
     assert "attention_transfer" not in sys.modules
     monkeypatch.syspath_prepend(PLUGINS)
     assert viticulture.evaluate(str(run)).keys() == {"last/test"}
@@ -188,9 +187,7 @@ def test_a_custom_source_is_decoded_in_workers_alike() -> None:
     ],
 )
 def test_invalid_sources_are_refused_in_one_line(word: str, words: str) -> None:
-    with pytest.raises(UserError, match=words) as refusal:
-        open_source(f"python:{word}")
-    assert "\n" not in str(refusal.value)
+    refused(words, open_source, f"python:{word}")
 
 
 @pytest.mark.parametrize(
@@ -248,7 +245,7 @@ def test_custom_method_student_and_augmentation(tmp_path: Path, monkeypatch: pyt
         ({"guides": {"a": {"class": "broken.Guide"}}}, r"broken fails at .*broken.py:2: ZeroDivisionError"),
         ({"guides": {"a": {"class": "needy.Guide"}}}, "module needy needs not_there, which is not installed"),
         ({"guides": {"a": {"class": "guide"}}}, "unknown guide 'guide'"),
-        ({"guides": {"my.Own": {}}}, r"needs a name without dots beside its class: guides: \{own: \{class: my.Own\}\}"),
+        ({"guides": {"my.Own": {}}}, r"name without dots next to its class: guides: \{own: \{class: my.Own\}\}"),
         ({"guides": {"keys": {"class": "logits"}}}, "'keys' cannot be the name of an entry of guides"),
         ({"guides": {"a": {"class": "logits", "teachr": "x"}}}, "unknown recipe key 'guides.a.teachr'"),
         ({"augment": {"a": {"class": "my_vineyard.Alone"}}}, "augmentation my_vineyard.Alone must be a subclass of"),

@@ -23,6 +23,7 @@ from torch import distributed
 from torch._C._distributed_c10d import TCPStore
 
 from children import command, one_of_pair, pair, start
+from refusals import refused
 from resumed import check_same_bits
 from trained import weights
 from viticulture.cli import main
@@ -298,8 +299,7 @@ def test_a_training_by_torchrun_resumes_after_a_kill(tmp_path: Path) -> None:
 def test_as_many_processes_train_as_the_recipe_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match=r"2 processes were started.*is 1.*--devices"):
-        check_devices(Engine())
+    refused(r"2 processes were started.*is 1.*--devices", lambda: check_devices(Engine()))
     check_devices(Engine(devices=2))
 
 
@@ -326,8 +326,7 @@ def test_processes_that_cannot_meet_are_refused(
     monkeypatch.setattr("viticulture.training.processes.find_spec", lambda name: None)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=words):
-        check_devices(replace(engine, device="cpu"))
+    refused(words, check_devices, replace(engine, device="cpu"))
 
 
 def test_the_script_of_a_job_starts_its_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from random_teachers import with_random_teachers
+from refusals import refused
 from viticulture.config.keys import NAMED, fixed_keys, flat
 from viticulture.config.load import about, load_config, parse, read, shipped
 from viticulture.config.references import replaced
@@ -48,9 +49,9 @@ REFUSED = {
 @pytest.mark.parametrize("key", REFUSED)
 def test_a_value_of_another_type_is_refused_plainly(key: str) -> None:
     value, words = REFUSED[key]
-    with pytest.raises(UserError, match="must be") as refused:
+    with pytest.raises(UserError, match="must be") as error:
         load_config("default/photos", {key: value})
-    assert str(refused.value) == f"{key} {words}"
+    assert str(error.value) == f"{key} {words}"
 
 
 def test_defaults_for_missing_sections_are_reported(tmp_path: Path) -> None:
@@ -92,10 +93,8 @@ def test_an_open_optimizer_follows_the_student(overrides: dict[str, Any], optim:
 
 
 def test_an_open_optimizer_needs_a_recipe() -> None:
-    with pytest.raises(UserError, match="auto goes by a recipe's student"):
-        Optim(name="auto")
-    with pytest.raises(UserError, match=r"optim.lr must be a number, got 'fast'"):
-        load_config("default/photos", {"optim.lr": "fast"})
+    refused("auto goes by a recipe's student", Optim, name="auto")
+    refused(r"optim.lr must be a number, got 'fast'", load_config, "default/photos", {"optim.lr": "fast"})
 
 
 TABLES = {name: read_table(name) for name in tables()}
@@ -374,12 +373,9 @@ def test_unknown_keys_and_values_are_refused_with_the_nearest_valid_ones() -> No
         if words is None:
             resolve("x", good, overrides)
         else:
-            with pytest.raises(UserError, match=words):
-                resolve("x", good, overrides)
-    with pytest.raises(UserError, match="not valid YAML"):
-        parse("a: [", "x")
-    with pytest.raises(UserError, match="sections"):
-        parse("- 1", "x")
+            refused(words, resolve, "x", good, overrides)
+    refused("not valid YAML", parse, "a: [", "x")
+    refused("sections", parse, "- 1", "x")
 
 
 def test_keys_read_from_source_are_those_of_the_sections() -> None:
@@ -444,8 +440,7 @@ def test_a_shorter_training_has_a_shorter_warm_up() -> None:
     assert resolve("x", short.values).warnings == ()
     fits = resolve("x", raw, {"train.epochs": 11})
     assert (fits.schedule.warmup_epochs, fits.warnings) == (10, ())
-    with pytest.raises(UserError, match="fewer"):
-        resolve("x", raw, {"train.epochs": 5, "schedule.warmup_epochs": 10})
+    refused("fewer", resolve, "x", raw, {"train.epochs": 5, "schedule.warmup_epochs": 10})
 
 
 def test_a_config_records_what_changed_it() -> None:
@@ -485,8 +480,7 @@ def test_a_precision_may_be_a_number() -> None:
     ],
 )
 def test_a_section_made_in_python_is_checked_as_a_recipe(made: Callable[[], Any], words: str) -> None:
-    with pytest.raises(UserError, match=re.escape(words)):
-        made()
+    refused(re.escape(words), made)
 
 
 def test_a_dataclass_among_keywords_is_built_from_its_section() -> None:

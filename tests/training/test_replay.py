@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 import viticulture
+from refusals import refused
 from resumed import check_same_bits
 from trained import trained, weights
 from viticulture.api import cache
 from viticulture.config.sections import Engine
-from viticulture.errors import UserError
 from viticulture.guides.co_advise import CoAdvise
 from viticulture.guides.guide import Batch
 from viticulture.models.data_spec import DataSpec
@@ -273,8 +273,7 @@ def test_an_unwritable_disk_ends_the_writing_not_the_run(
     run = grow("run", **{"engine.replay_gb": 1})
     assert run.metadata["teacher_logits"] == {"computed": 2 * STEPS, "replayed": 0}
     assert capsys.readouterr().err.count("no longer stored") == 1
-    with pytest.raises(UserError, match="replay_gb must be positive"):
-        Engine(replay_gb=0)
+    refused("replay_gb must be positive", Engine, replay_gb=0)
 
 
 def test_a_network_is_identified_by_weights_and_settings() -> None:

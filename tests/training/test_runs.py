@@ -6,12 +6,12 @@ import itertools
 import json
 import os
 import re
-import resource
 import shutil
 import subprocess
 import sys
 import tarfile
 import threading
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +28,7 @@ from torch.optim import Optimizer
 
 import viticulture
 from photographs import pictures
+from refusals import file_limit, refused
 from resumed import check_same_weights, whole_and_resumed
 from viticulture.api.lists import resolved
 from viticulture.cache import locked
@@ -155,8 +156,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_with_step_and_terms(tmp_path: P
         return {name: term * (float("nan") if next(step) == 2 else 1.0) for name, term in terms.items()}
 
     session.method.losses = losses
-    with pytest.raises(UserError, match=r"step 3 \(label nan\)"):
-        fit(session)
+    refused(r"step 3 \(label nan\)", fit, session)
     state = load_checkpoint(session.run.checkpoint)["state_dict"]  # of the end of the first epoch, two steps long
     assert all(value.isfinite().all() for value in state.values())
 
@@ -248,8 +248,7 @@ def test_saving_checks_the_loss() -> None:
         trainer.global_step = step
         module = with_terms({"label": value})
         watch.on_train_batch_end(trainer, module, None, None, step - 1)
-    with pytest.raises(UserError, match=r"step 3 \(label inf\)"):
-        watch.on_save_checkpoint(trainer, module, {})
+    refused(r"step 3 \(label inf\)", watch.on_save_checkpoint, trainer, module, {})
 
 
 def test_weights_spoiled_by_an_epochs_last_step_are_not_saved(tmp_path: Path) -> None:
@@ -358,17 +357,12 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path) -> None:
-    """A limit on file sizes stands for a full disk."""
     session = small(tmp_path / "run")
     fit(session)
     whole = session.run.checkpoint.read_bytes()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) // 2, hard))
-        with pytest.raises(UserError, match="free some space"):
-            WholeCheckpointIO().save_checkpoint(load_checkpoint(session.run.checkpoint), session.run.checkpoint)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with file_limit(len(whole) // 2):
+        content = load_checkpoint(session.run.checkpoint)
+        refused("free some space", WholeCheckpointIO().save_checkpoint, content, session.run.checkpoint)
     assert session.run.checkpoint.read_bytes() == whole
     assert [path.name for path in session.run.checkpoint.parent.iterdir()] == ["last.ckpt"]
 
@@ -397,52 +391,44 @@ def test_a_run_resumes_once_a_full_disk_has_room(tmp_path: Path) -> None:
     ).read_bytes()
 
 
-def damage(run: Path, what: str) -> None:
-    """Damage one thing of a stopped run."""
-    facts = json.loads((run / "run.json").read_text())
-    if what == "layout":
-        facts["format"] = 0
-    elif what == "version":
-        facts["versions"]["viticulture"] = "9.9.9"
-    elif what == "images":
-        facts["data"]["fingerprint"] = facts["data"]["portable"] = "other"
-    elif what == "facts":
-        (run / "run.json").write_text("{")
-        return
-    elif what == "checkpoint":
-        path = run / "checkpoints" / "last.ckpt"
-        path.write_bytes(path.read_bytes()[:1000])
-    elif what == "pickle":
-        torch.save({"state_dict": Evil()}, run / "checkpoints" / "last.ckpt")
-    elif what == "nothing":
-        torch.save({"state_dict": {}}, run / "checkpoints" / "last.ckpt")
-    elif what == "other":
-        path = run / "checkpoints" / "last.ckpt"
-        WholeCheckpointIO("other").save_checkpoint(load_checkpoint(path), path)
-    elif what == "bits":
-        path = run / "checkpoints" / "last.ckpt"
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
-    elif what in ("recipe", "seed", "data", "status", "student", "warnings"):
-        del facts[what]
-    elif what == "text":
-        facts["seed"] = "one"
-    elif what == "deep":
-        (run / "run.json").write_text('{"a":' * 100_000)
-        return
-    elif what == "splits":
-        (run / "split.json").write_text('{"names": {"train": [1]}}')
-    elif what == "no recipe":
-        (run / "recipe.yaml").unlink()
-    elif what == "binary recipe":
-        (run / "recipe.yaml").write_bytes(b"\xff\xfe\x00")
-    elif what == "binary metrics":
-        (run / "metrics.csv").write_bytes(b"\xff\xfe\x00")
-    elif what == "folder":
-        (run / "metrics.csv").unlink()
-        (run / "metrics.csv").mkdir()
-    (run / "run.json").write_text(json.dumps(facts))
+CHECKPOINT = "checkpoints/last.ckpt"
+Damage = Callable[[Path], object]
+
+
+def changed(change: Callable[[dict[str, Any]], object]) -> Damage:
+    """Return a change of run.json."""
+
+    def apply(run: Path) -> None:
+        metadata = json.loads((run / "run.json").read_text())
+        change(metadata)
+        (run / "run.json").write_text(json.dumps(metadata))
+
+    return apply
+
+
+def written(file: str, content: Callable[[bytes], bytes] | bytes) -> Damage:
+    """Return a change of a file's content."""
+    return lambda run: (run / file).write_bytes(
+        content if isinstance(content, bytes) else content((run / file).read_bytes())
+    )
+
+
+def of_another(run: Path) -> None:
+    WholeCheckpointIO("other").save_checkpoint(load_checkpoint(run / CHECKPOINT), run / CHECKPOINT)
+
+
+def without(key: str) -> Damage:
+    return changed(lambda metadata: metadata.pop(key))
+
+
+def flipped(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+def to_a_folder(run: Path) -> None:
+    (run / "metrics.csv").unlink()
+    (run / "metrics.csv").mkdir()
 
 
 class Evil:
@@ -463,38 +449,38 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ("layout", "another version"),
-        ("version", "9.9.9"),
-        ("images", "are not those"),
-        ("facts", "damaged"),
-        ("checkpoint", "damaged"),
-        ("pickle", "damaged or no checkpoint"),
-        ("bits", "damaged or no checkpoint.*train anew"),
-        ("nothing", "not of this run"),
-        ("other", "not of this run"),
-        ("recipe", "recipe is missing"),
-        ("seed", "seed is missing"),
-        ("data", "data.source is missing"),
-        ("status", "status is missing"),
-        ("student", "student.name is missing"),
-        ("warnings", "warnings is missing"),
-        ("text", "seed must be a whole number, got 'one'"),
-        ("deep", "run.json is damaged"),
-        ("splits", "split.json is damaged"),
-        ("no recipe", "holds no recipe.yaml"),
-        ("binary recipe", "recipe.yaml is not UTF-8 text.*bring back a copy"),
-        ("binary metrics", "metrics.csv is damaged"),
-        ("folder", "metrics.csv is damaged"),
-    ],
-)
-def test_a_run_that_cannot_resume_exactly_says_why(tmp_path: Path, stopped: Path, what: str, words: str) -> None:
+DAMAGED: dict[str, tuple[Damage, str]] = {
+    "layout": (changed(lambda metadata: metadata.update(format=0)), "another version"),
+    "version": (changed(lambda metadata: metadata["versions"].update(viticulture="9.9.9")), "9.9.9"),
+    "images": (changed(lambda metadata: metadata["data"].update(fingerprint="", portable="")), "are not those"),
+    "json": (written("run.json", b"{"), "damaged"),
+    "deep": (written("run.json", b'{"a":' * 100_000), "run.json is damaged"),
+    "checkpoint": (written(CHECKPOINT, lambda content: content[:1000]), "damaged"),
+    "pickle": (lambda run: torch.save({"state_dict": Evil()}, run / CHECKPOINT), "damaged or no checkpoint"),
+    "bits": (written(CHECKPOINT, flipped), "damaged or no checkpoint.*train anew"),
+    "nothing": (lambda run: torch.save({"state_dict": {}}, run / CHECKPOINT), "not of this run"),
+    "other": (of_another, "not of this run"),
+    "recipe": (without("recipe"), "recipe is missing"),
+    "seed": (without("seed"), "seed is missing"),
+    "data": (without("data"), "data.source is missing"),
+    "status": (without("status"), "status is missing"),
+    "student": (without("student"), "student.name is missing"),
+    "warnings": (without("warnings"), "warnings is missing"),
+    "text": (changed(lambda metadata: metadata.update(seed="one")), "seed must be a whole number, got 'one'"),
+    "splits": (written("split.json", b'{"names": {"train": [1]}}'), "split.json is damaged"),
+    "no recipe": (lambda run: (run / "recipe.yaml").unlink(), "holds no recipe.yaml"),
+    "binary recipe": (written("recipe.yaml", b"\xff\xfe\x00"), "recipe.yaml is not UTF-8 text.*bring back a copy"),
+    "binary metrics": (written("metrics.csv", b"\xff\xfe\x00"), "metrics.csv is damaged"),
+    "folder": (to_a_folder, "metrics.csv is damaged"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_run_that_cannot_resume_exactly_says_why(tmp_path: Path, stopped: Path, what: str) -> None:
     run = Path(shutil.copytree(stopped, tmp_path / "run"))
-    damage(run, what)
-    with pytest.raises(UserError, match=words):
-        viticulture.resume(str(run))
+    damage, words = DAMAGED[what]
+    damage(run)
+    refused(words, viticulture.resume, str(run))
     assert not Path("evil").exists()
 
 
@@ -530,8 +516,7 @@ def test_streamed_shards_may_move(tmp_path: Path) -> None:
     assert (again.fingerprint, again.dataset.split_names) == (begun.fingerprint, begun.dataset.split_names)
     again.run.unlock()
     os.utime(tmp_path / "moved" / "all-0.tar", (0, 0))
-    with pytest.raises(UserError, match="are not those"):
-        reopen(str(tmp_path / "run"), str(tmp_path / "moved"))
+    refused("are not those", reopen, str(tmp_path / "run"), str(tmp_path / "moved"))
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -543,8 +528,7 @@ def test_resume_takes_the_new_place_of_the_images(stream: bool, tmp_path: Path) 
     )
     session.run.unlock()
     photos.rename(tmp_path / "moved")
-    with pytest.raises(UserError, match=r"photos.*viticulture resume .* DATA"):
-        reopen(str(tmp_path / "run"))
+    refused(r"photos.*viticulture resume .* DATA", reopen, str(tmp_path / "run"))
     again = reopen(str(tmp_path / "run"), str(tmp_path / "moved"))
     assert again.dataset.split_names == session.dataset.split_names
     assert again.fingerprint == session.fingerprint
@@ -552,9 +536,9 @@ def test_resume_takes_the_new_place_of_the_images(stream: bool, tmp_path: Path) 
     reopen(str(tmp_path / "run")).run.unlock()
     changed = tmp_path / "moved" / session.dataset.split_names["train"][0]
     Image.new("RGB", (20, 30)).save(changed)
-    with pytest.raises(UserError, match=r"are not those.*bring them back.*train anew: viticulture train") as refused:
+    with pytest.raises(UserError, match=r"are not those.*bring them back.*train anew: viticulture train") as error:
         reopen(str(tmp_path / "run"), str(tmp_path / "moved"))
-    assert ("cp -a" in str(refused.value)) is stream
+    assert ("cp -a" in str(error.value)) is stream
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -592,8 +576,7 @@ def test_a_run_finds_its_images_from_any_folder(data: str, tmp_path: Path, monke
         assert again.dataset.classes == begun.dataset.classes
     if data != "digits":
         (tmp_path / data).parent.rename(tmp_path / "moved")
-        with pytest.raises(UserError, match=r"which is not there.*resume .* DATA"):
-            reopen(str(tmp_path / "run"))
+        refused(r"which is not there.*resume .* DATA", reopen, str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize(
@@ -642,8 +625,7 @@ def test_a_run_is_evaluated_on_its_own_images_alone(change: str, tmp_path: Path)
         listed([(path, "ba"["ab".index(label)] if path == tested[0] else label) for path, label in rows])
     if change == "class":
         listed([(path, "c" if label == "a" else label) for path, label in rows])
-    with pytest.raises(UserError, match=r"are not those.*viticulture evaluate .* DATA"):
-        viticulture.evaluate(str(run.path))
+    refused(r"are not those.*viticulture evaluate .* DATA", viticulture.evaluate, str(run.path))
     assert (run.path / "evaluation.json").read_text() == before
 
 
@@ -702,8 +684,7 @@ def test_overwriting_replaces_a_run_and_nothing_else(tmp_path: Path, stopped: Pa
     RunFolder.check_free(run)  # killed this early, a run leaves nothing that bars the next
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "a.txt").write_text("dear")
-    with pytest.raises(UserError, match="replaces runs only"):
-        RunFolder.create(tmp_path / "letters", overwrite=True)
+    refused("replaces runs only", RunFolder.create, tmp_path / "letters", overwrite=True)
 
 
 def test_a_run_that_lost_a_part_says_so(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -715,8 +696,7 @@ def test_a_run_that_lost_a_part_says_so(stopped: Path, tmp_path: Path, capsys: p
     assert "is already finished" in capsys.readouterr().err
     shutil.rmtree(run / "weights")
     for verb in (viticulture.resume, viticulture.evaluate):
-        with pytest.raises(UserError, match=r"its folder weights is gone or empty; .*train anew: viticulture train"):
-            verb(str(run))
+        refused(r"its folder weights is gone or empty; .*train anew: viticulture train", verb, str(run))
 
 
 @pytest.mark.parametrize("budget", ["", "5m"])
@@ -783,10 +763,8 @@ def test_a_command_takes_the_next_free_name(tmp_path: Path, monkeypatch: pytest.
         raise UserError("a mistake in the data")
 
     monkeypatch.setattr("viticulture.budget.prepare.open_by_default", opened)
-    with pytest.raises(UserError, match="a mistake in the data"):
-        viticulture.train("digits", budget="60s")
-    with pytest.raises(UserError, match="unknown recipe"):
-        viticulture.compare("digits", ("default/digit",))
+    refused("a mistake in the data", viticulture.train, "digits", budget="60s")
+    refused("unknown recipe", viticulture.compare, "digits", ("default/digit",))
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["digits", "digits-2"]
     assert not (tmp_path / "studies").exists()
 
@@ -799,8 +777,7 @@ def test_a_changed_recipe_is_refused_with_a_new_command(tmp_path: Path, stopped:
     recipe.write_text(whole.replace("  epochs: 2", "  epochs: 3").replace("  clip_norm: null", "  clip_norm: 1.5"))
     words = rf"train.clip_norm from None to 1.5, train.epochs from 2 to 3; .*--recipe {recipe} --seed 0"
     for use in (viticulture.resume, viticulture.evaluate):
-        with pytest.raises(UserError, match=words):
-            use(str(run))
+        refused(words, use, str(run))
 
 
 def test_a_run_killed_while_created_blocks_nothing(tmp_path: Path) -> None:
@@ -811,14 +788,12 @@ def test_a_run_killed_while_created_blocks_nothing(tmp_path: Path) -> None:
     run.unlock()
     for overwrite in (False, True):
         RunFolder.check_free(run.path, overwrite)
-    with pytest.raises(UserError, match=r"before its first step.*begin it again"):
-        viticulture.resume(str(run.path))
+    refused(r"before its first step.*begin it again", viticulture.resume, str(run.path))
     RunFolder.create(run.path).unlock()
     assert [path.name for path in run.path.iterdir()] == ["run.lock"]
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "recipe.yaml").write_text("train: {epochs: 1}")
-    with pytest.raises(UserError, match="exists already"):
-        RunFolder.check_free(tmp_path / "own")
+    refused("exists already", RunFolder.check_free, tmp_path / "own")
     with pytest.raises(UserError, match="is no text; choose another --out"):
         RunFolder.check_free(os.fsdecode(bytes(tmp_path / "own") + b"\xff"))
 
@@ -836,10 +811,8 @@ def test_leftovers_of_killed_writers_are_removed_by_the_next(tmp_path: Path, sto
 
 def test_a_folder_that_cannot_be_made_is_refused_first(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="is a file, and a run is a folder"):
-        small(tmp_path / "file")
-    with pytest.raises(UserError, match=r"file is no folder that may be written"):
-        small(tmp_path / "file" / "run")
+    refused("is a file, and a run is a folder", small, tmp_path / "file")
+    refused(r"file is no folder that may be written", small, tmp_path / "file" / "run")
 
 
 def test_a_run_removed_while_it_trains_ends_in_one_line(tmp_path: Path) -> None:
@@ -852,21 +825,15 @@ def test_a_run_removed_while_it_trains_ends_in_one_line(tmp_path: Path) -> None:
         return terms
 
     session.method.losses = losses
-    with pytest.raises(UserError, match=r"run was removed|cannot write .*run"):
-        fit(session)
+    refused(r"run was removed|cannot write .*run", fit, session)
     assert not session.run.path.exists()
 
 
 def test_advice_on_disk_space_is_given_where_it_is_the_cause(tmp_path: Path) -> None:
     metrics = MetricsFile(tmp_path / "metrics.csv")
     metrics.log_metrics({"train/loss": 1.0}, 0)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (metrics.path.stat().st_size + 3, hard))
-        with pytest.raises(UserError, match=r"metrics.csv.*free some space"):
-            metrics.log_metrics({"train/loss": 0.5}, 50)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with file_limit(metrics.path.stat().st_size + 3):
+        refused(r"metrics.csv.*free some space", metrics.log_metrics, {"train/loss": 0.5}, 50)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="check that its folder exists"), replacing(tmp_path / "file" / "x"):
         raise AssertionError("there is nothing to write to")
@@ -944,8 +911,7 @@ def test_a_run_resumes_under_its_teachers_alone(tmp_path: Path) -> None:
     reopen(str(tmp_path / "run")).run.unlock()
     shutil.rmtree(teacher)
     shutil.copytree(tmp_path / "teacher-1", teacher)
-    with pytest.raises(UserError, match=r"the teachers of .* are not those"):
-        reopen(str(tmp_path / "run"))
+    refused(r"the teachers of .* are not those", reopen, str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "tag"])
@@ -1068,24 +1034,19 @@ def test_batches_of_another_version_are_not_resumed(tmp_path: Path) -> None:
     fit(session, until=1)
     session.run.update(batch_size=7)
     session.run.unlock()
-    with pytest.raises(UserError, match=r"begun in batches of 7, where this version .* chooses 20"):
-        reopen(str(tmp_path / "run"))
+    refused(r"begun in batches of 7, where this version .* chooses 20", reopen, str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("written", [1, 2])
 def test_a_length_interrupted_by_a_kill_is_set_by_resume(
     written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = small(tmp_path / "run", **{"train.epochs": 8})
-    fit(session, until=2)
-    session.run.unlock()
-    write, count = RunFolder.write, 0
+    stopped_at_2(tmp_path / "run")
+    write, writes = RunFolder.write, itertools.count()
 
     def killed(run: RunFolder, name: str, content: Any) -> Path:
-        nonlocal count
-        if count == written:
+        if next(writes) == written:
             raise KeyboardInterrupt
-        count += 1
         return write(run, name, content)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):  # noqa: PT012
@@ -1098,20 +1059,17 @@ def test_a_length_interrupted_by_a_kill_is_set_by_resume(
 
 def test_a_stopped_training_takes_another_length(tmp_path: Path) -> None:
     run, straight = tmp_path / "run", tmp_path / "straight"
-    session = small(run, **{"train.epochs": 8})
-    fit(session, until=2)
-    session.run.unlock()
-    with pytest.raises(UserError, match="has come to epoch 2, so it cannot end sooner; got 1") as refused:
+    stopped_at_2(run)
+    with pytest.raises(UserError, match="has come to epoch 2, so it cannot end sooner; got 1") as error:
         viticulture.resume(str(run), epochs=1)
-    assert refused.tb  # it is kept, and yet the run is free again
+    assert error.tb  # it is kept, and yet the run is free again
     ended = viticulture.resume(str(run), epochs=4)
     fit(small(straight, **{"train.epochs": 4}))
     rates = [[epoch["lr"] for epoch in read_history(one / "metrics.csv")] for one in (run, straight)]
     assert [mine == theirs for mine, theirs in zip(*rates, strict=True)] == [False, False, True, True]
     assert ended.metadata["steps"] == json.loads((straight / "run.json").read_text())["steps"] == 8
     assert "4 epochs in place of 8 by `resume --epochs`, once 2 had begun" in ended.metadata["warnings"][-1]
-    with pytest.raises(UserError, match="finished, after 4 epochs"):
-        viticulture.resume(str(run), epochs=9)
+    refused("finished, after 4 epochs", viticulture.resume, str(run), epochs=9)
     assert viticulture.resume(str(run), epochs=4).accuracy == ended.accuracy
 
 
@@ -1166,16 +1124,14 @@ def test_other_processes_wait_for_a_length_without_reading_the_checkpoint(
 
     monkeypatch.setattr(length, "load_checkpoint", read)
     monkeypatch.setattr("time.sleep", first_works)
-    with pytest.raises(UserError, match="has come to epoch 2"):
-        change_length(tmp_path / "run", 1)
+    refused("has come to epoch 2", change_length, tmp_path / "run", 1)
     change_length(tmp_path / "run", 4)
     assert (looks, reads) == (6, ["last.ckpt"] * 2)
 
 
 def test_an_invalid_length_is_refused_and_forgotten(tmp_path: Path) -> None:
     stopped_at_2(tmp_path / "run", **{"schedule.warmup_epochs": 4})
-    with pytest.raises(UserError, match="warmup_epochs must be fewer"):
-        viticulture.resume(str(tmp_path / "run"), epochs=3)
+    refused("warmup_epochs must be fewer", viticulture.resume, str(tmp_path / "run"), epochs=3)
     assert viticulture.resume(str(tmp_path / "run")).metadata["settings"]["train"]["epochs"] == 8
 
 
@@ -1229,7 +1185,6 @@ class Killed(Callback):
 )
 def test_a_killed_process_is_reported_with_a_fix(words: str, cause: str, tmp_path: Path) -> None:
     session = small(tmp_path / "run")
-    with pytest.raises(UserError, match=rf"{cause}.*lack of memory.*viticulture resume"):
-        fit(session, more=[Killed(words)])
+    refused(rf"{cause}.*lack of memory.*viticulture resume", lambda: fit(session, more=[Killed(words)]))
     session.run.unlock()
     assert viticulture.resume(str(tmp_path / "run")).metadata["status"] == "finished"

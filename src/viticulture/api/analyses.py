@@ -29,6 +29,7 @@ def inspect(data: Any, out: str = "") -> "Inspection":
     from ..data.inspect import CopyPair
     from ..data.inspect import inspect as inspect_source
     from ..data.open import ANNOTATED, open_source
+    from ..data.sources.source import RECIPES
     from ..outputs import check_out, csv_text, write_out
     from ..training.progress import showing
 
@@ -38,7 +39,7 @@ def inspect(data: Any, out: str = "") -> "Inspection":
     source = open_source(word, annotations_first=True)
     sizes = {}
     if source.contents in ANNOTATED:
-        sizes["image_size"] = read(f"{ANNOTATED[source.contents][1]}/photos")["images"]["image_size"]
+        sizes["image_size"] = read(RECIPES[source.contents])["images"]["image_size"]
     with showing("reading images") as progress:
         inspection = inspect_source(source, progress, **sizes)
     inspection = replace(inspection, data=word) if isinstance(word, str) else inspection
@@ -71,13 +72,12 @@ def report(run: Any, compare_with: Any = "") -> Path:
     if compare_with:
         from ..evaluation.model import check_classes
         from ..evaluation.reference import add_reference
-        from ..tasks.classification import Classification
         from ..tasks.task import task_of
 
         ours, theirs = RunFolder.open(run), RunFolder.open(compare_with)
         for folder in (ours, theirs):
             check_classes(folder, tuple(folder.read("run.json")["data"]["classes"]))
-            if (task := task_of(folder)).name != Classification.name:
+            if not (task := task_of(folder)).predicts_one_class:
                 raise UserError(f"{folder.path} {task.does}, and --compare-with shows top-1; leave it out")
         results = task_of(theirs).read_results()
         counting = results.counting if results is not None else None

@@ -39,16 +39,16 @@ def checked(command: Callable[P, R]) -> Callable[P, R]:
     Paths become text and numpy's numbers Python's; None stands for the default. Types that are slow to import, which
     are annotated as text, and lists, which a single value may replace, are left to the command.
     """
-    known = signature(command)
+    accepted = signature(command)
 
     @wraps(command)
     def call(*args: P.args, **keywords: P.kwargs) -> R:
         try:
-            bound = known.bind(*args, **keywords)
+            bound = accepted.bind(*args, **keywords)
         except TypeError as error:
-            raise TypeError(f"{command.__name__}: {error}{_hint(known, keywords)}") from None
+            raise TypeError(f"{command.__name__}: {error}{_hint(accepted, keywords)}") from None
         for name, value in bound.arguments.items():
-            kind, default = known.parameters[name].annotation, known.parameters[name].default
+            kind, default = accepted.parameters[name].annotation, accepted.parameters[name].default
             if value is None and default is not Parameter.empty:
                 bound.arguments[name] = default
             elif kind is not Any and not isinstance(kind, str) and get_origin(kind) not in (list, tuple):
@@ -59,15 +59,15 @@ def checked(command: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def _hint(known: Signature, keywords: Iterable[str]) -> str:
+def _hint(accepted: Signature, keywords: Iterable[str]) -> str:
     """Return what to write for the first unknown keyword; an option of the shell may be a field of a group here."""
     for keyword in keywords:
-        if keyword in known.parameters:
+        if keyword in accepted.parameters:
             continue
-        for key, group in ((key, parameter.default) for key, parameter in known.parameters.items()):
+        for key, group in ((key, parameter.default) for key, parameter in accepted.parameters.items()):
             if is_dataclass(group) and keyword in (field.name for field in fields(group)):
                 return f"; write {key}={type(group).__name__}({keyword}=...)"
-        near = get_close_matches(keyword, known.parameters, n=1)
+        near = get_close_matches(keyword, accepted.parameters, n=1)
         return f"; did you mean {near[0]}?" if near else ""
     return ""
 

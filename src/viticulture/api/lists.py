@@ -80,9 +80,9 @@ def cache(clear: bool = False) -> str:
     from ..cache import cache_folder, cached, clear_cache
 
     freed = f"freed {clear_cache() / 1e9:.2f} GB; " if clear else ""
-    kept = cached()
-    size = sum(kept.values()) / 1e9
-    return f"{freed}{len(kept)} stores, indexes and sets of features take {size:.2f} GB in {cache_folder()}"
+    sizes = cached()
+    size = sum(sizes.values()) / 1e9
+    return f"{freed}{len(sizes)} stores, indexes and sets of features take {size:.2f} GB in {cache_folder()}"
 
 
 def reference() -> str:

@@ -91,8 +91,8 @@ class Run:
         results = self.results
         for key, result in results.items():
             weights, _, split = key.partition("/")
-            known = {"images": result.images, **result.measures, **vars(result)}
-            numbers = {k: v for k, v in known.items() if isinstance(v, (int, float))}
+            fields = {"images": result.images, **result.measures, **vars(result)}
+            numbers = {k: v for k, v in fields.items() if isinstance(v, (int, float))}
             rows.append({"weights": weights, "split": split, "counts": key == results.counts, **numbers})
         return _frame(rows)
 
@@ -137,7 +137,7 @@ class Run:
         return _frame(rows)
 
     def predict(self, images: Any, weights: str = "", top: int = 1) -> list[Any]:
-        """Classify images, or find their objects, or tell their pixels apart: what the run has learnt.
+        """Classify images, detect their objects or segment them, as the run was trained to.
 
         Args:
             images: a file or folder, by str or Path; an image of PIL, the bytes of an image file or an open one, an
@@ -167,7 +167,7 @@ class Run:
     def student(self, weights: str = "") -> "nn.Module":
         """The trained network in evaluation mode; weights: best, last or ema, by default those that count.
 
-        It looks at one view of an image; where the run answers by several (`images.eval_views`), `predict` asks them.
+        It uses one view of an image; where the run uses several (`images.eval_views`), so does `predict`.
         """
         from ..tasks.task import task_of
 

@@ -26,7 +26,7 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Results[Any]":
     Of runs that find objects or tell pixels apart, on others with boxes or masks.
 
     On its own, everything that the run's report.html shows is measured again and kept, and the page drawn. In Python,
-    other images may also be an object as for `train`; that which the run learnt from stands for its own images.
+    other images may also be an object as for `train`; that of its training stands for its images.
 
     Args:
         run: the run's folder, or hf-hub:USER/NAME.
@@ -51,7 +51,7 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Results[Any]":
     if not stands_for_own(folder, data):
         return evaluate_other(task, data, out)
     if out:
-        raise UserError(f"--out is for other images; of its own, {folder.path} keeps its results and report.html")
+        raise UserError(f"--out is for other images; results of a run's images are in {folder.path}")
     dataset = dataset_of(folder, config_of(folder), data)
     evaluations = measure(folder, dataset)
     check_classes(folder, dataset.classes)  # after its page, which shows more than accuracy
@@ -65,7 +65,7 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Results[Any]":
 
 @checked
 def predict(run: Any, images: list[str], weights: str = "", out: str = "", top: int = 1) -> list[Any]:
-    """Classify images, or find their objects, or tell their pixels apart: what the run has learnt.
+    """Classify images, detect their objects or segment them, as the run was trained to.
 
     Args:
         run: the run's folder, or hf-hub:USER/NAME.
@@ -83,9 +83,9 @@ def predict(run: Any, images: list[str], weights: str = "", out: str = "", top: 
     from ..tasks.task import task_of
 
     folder = trained_run(run_folder_of(run))
-    learnt = folder.read("run.json")["data"]["folder"]
-    if out and learnt and Path(out).resolve() == Path(learnt).resolve():
-        raise UserError(f"{out} is what {run} learnt from; choose another --out")
+    folder_of_data = folder.read("run.json")["data"]["folder"]
+    if out and folder_of_data and Path(out).resolve() == Path(folder_of_data).resolve():
+        raise UserError(f"{out} has the training images of {run}; choose another --out")
     return task_of(folder).predict(as_images(images), weights, top, out)
 
 
@@ -93,8 +93,8 @@ def predict(run: Any, images: list[str], weights: str = "", out: str = "", top: 
 def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixels: bool = False) -> "Path | Quantized":
     """Write a run's student as ONNX; a detector's or a segmenter's with all that lies between an image and its answers.
 
-    Of several labels an image the file gives probabilities, and its metadata hold their thresholds; of a run that
-    learnt without labels it gives features.
+    Of several labels an image the file gives probabilities, and its metadata hold their thresholds; of a run
+    without labels it gives features.
 
     Args:
         run: the run's folder, or hf-hub:USER/NAME. Weights there are safetensors and config.json that timm loads.
@@ -106,78 +106,50 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
             detector or a segmenter always does. Of a run with `images.channels`, as many; values of an `images.range`
             must be levels by then, and the range stands in the file's metadata.
 
-    Returns: the file; with int8 also what it costs and gives beside float32.
+    Returns: the file; with int8 also its accuracy and size compared with float32.
     """
     from ..deploy.onnx.export import to_onnx
     from ..deploy.onnx.int8 import to_int8
     from ..deploy.onnx.preparation import compare_preparations
     from ..evaluation.model import of_run
-    from ..models.tta import TTA_KEY
-    from ..tasks.annotated_task import AnnotatedTask
-    from ..tasks.multilabel import thresholds_of
-    from ..tasks.task import task_of
+    from ..tasks.task import at_path, task_of
     from ..training.run_inputs import config_of, dataset_of
 
     folder = trained_run(run := run_folder_of(run))
-    task = task_of(folder)
-    if isinstance(task, AnnotatedTask):
-        if int8:
-            raise UserError(f"--int8 computes classifiers, and {folder.path} holds none; leave it out")
-        return _export_dense(folder, Path(out), weights)
+    task, which = task_of(folder), weights or folder.which()[0]
+    if int8 and not task.predicts_one_class:
+        raise UserError(f"--int8 measures its cost in top-1 accuracy, and {run} {task.does}; leave it out")
     if int8 and not (folder.path / "split.json").exists():  # of a run that was fetched
         raise UserError(f"what --int8 costs is measured on images of {run}, which no repository holds; leave it out")
     if int8 and folder.read("run.json")["data"].get("given") is not None:
         raise UserError(
-            f"what --int8 costs is measured on images, and {run} learnt from an object of a Python program, which its "
+            f"what --int8 costs is measured on images, and {run} was trained on a Python object, which its "
             "folder does not hold; leave it out, or train on the images as files"
         )
-    which = weights or folder.which()[0]
-    subject = of_run(folder, which)
-    several, number = subject.data_spec.multilabel, subject.data_spec.scale is not None
-    if int8 and (several or number or not subject.data_spec.classes):
-        what = "predicts several labels" if several else "predicts a number" if number else "was trained without labels"
-        raise UserError(f"--int8 measures its cost in top-1 accuracy, and {run} {what}; leave it out")
-    more: dict[str, Any] = {}
-    if several:
-        more["thresholds"] = thresholds_of(task, which, len(subject.data_spec.classes))
-    if (kept := subject.image_settings.range) is not None:
-        more["range"] = kept
-    if subject.eval_views != "one":
-        more[TTA_KEY] = subject.eval_views
+    exported, images, graph = task.exported(which), config_of(folder).images, at_path(task.graph)
+    from_pixels = from_pixels and not graph.prepares
+    assert images.cache_size is not None, "a run's recipe says it"
     written: Path | Quantized
 
     def finish(path: Path) -> None:
         if from_pixels:
             from ..deploy.onnx.pixels import add_preparation
 
-            add_preparation(path, subject.data_spec, subject.image_settings)
+            add_preparation(path, exported.data_spec, images)
 
     log(f"weights  {which}")
     with waiting("writing ONNX"):
         if int8:
             dataset = dataset_of(folder, config_of(folder))
-            written = to_int8(subject, dataset.train, dataset.test, Path(out), more, finish)
+            model = of_run(folder, which)
+            written = to_int8(model, dataset.train, dataset.test, Path(out), exported.metadata, finish)
         else:
-            written = to_onnx(subject.tta_network, Path(out), subject.data_spec, more, finish)
-        compared = not from_pixels and subject.data_spec.classes and not (several or number)
+            network, data_spec = exported.network, exported.data_spec
+            written = to_onnx(network, Path(out), data_spec, exported.metadata, finish, graph, images.cache_size)
+        compared = task.predicts_one_class and not from_pixels
         if compared and (moved := compare_preparations(folder, weights)) and moved.visible:
             log(f"note: the file takes what `predict` shows a student; {moved}; --from-pixels puts predict's steps in")
     return written
-
-
-def _export_dense(run: "RunFolder", out: Path, weights: str) -> Path:
-    """Write a run's network as ONNX, from an image as it is to boxes, or to classes of its pixels."""
-    from ..deploy.onnx.export import to_onnx
-    from ..tasks.annotated_task import model_of
-    from ..training.run_inputs import config_of
-
-    subject = model_of(run, weights)
-    images = config_of(run).images
-    assert images.cache_size is not None, "a run's recipe says it"
-    more = {} if images.range is None else {"range": images.range}
-    log(f"weights  {weights or run.which()[0]}")
-    with waiting("writing ONNX"):
-        return to_onnx(subject.network, out, subject.data_spec, more, cache_size=images.cache_size)
 
 
 def measure(run: "RunFolder", dataset: "Dataset") -> "Results[Any]":

@@ -3,11 +3,11 @@
 
 from ..data.transforms.placement import check_follows
 from ..data.transforms.view import check_channels
-from ..errors import UserError
+from ..errors import UserError, comma_separated
 from ..guides.guide import Capability
 from .keys import VIEWS
 from .resolve import Config
-from .schema import guide_class, of_class, transform_class, transforms
+from .schema import METHODS, find_method, guide_class, of_class, transform_class, transforms
 
 
 def check_parts(config: Config) -> None:
@@ -19,7 +19,7 @@ def check_parts(config: Config) -> None:
             words = " and ".join(each.value for each in Capability if each in missing)
             raise UserError(
                 f"guide {guide} requires {words}, which method {name} does not provide; take guides.{guide} out, or "
-                "take method supervised"
+                "take another method"
             )
     accumulate, precision = config.train.accumulate, config.engine.precision
     if config.optim.sam_rho is not None and (accumulate > 1 or precision == "16-mixed"):
@@ -30,9 +30,10 @@ def check_parts(config: Config) -> None:
     side = config.images.image_size
     if isinstance(side, list) and (not method.takes_non_square or config.guides):
         also = f" and guides {', '.join(config.guides)}" if method.takes_non_square else ""
+        takers = comma_separated(each for each in METHODS if find_method(each).takes_non_square)
         raise UserError(
-            f"images.image_size {side} is not square, which only methods supervised, multilabel and regression without "
-            f"guides take; method {name}{also} trains on squares: name one side"
+            f"images.image_size {side} is not square, which only methods {takers} without guides take; method "
+            f"{name}{also} trains on squares: name one side"
         )
     for view in VIEWS:
         check_channels(transforms(config.values[view] or {}), config.images.channels)
@@ -79,13 +80,12 @@ def check_balance(config: Config) -> None:
     if data.sampling == "balanced" and not of_classes:
         several = method.batch_spec.contents == "labels"
         why = "an image may have several" if several else f"method {name} uses none"
-        raise UserError(f"data.sampling balances classes of images, and {why}; take it out, or take method supervised")
+        raise UserError(f"data.sampling balances classes of images, and {why}; take it out")
     if data.class_weights is None:
         return
     if not method.takes_class_weights:
         raise UserError(
-            f"data.class_weights weights the loss term of the labels, which method {name} lacks; take it out, or take "
-            "method supervised"
+            f"data.class_weights weights the loss term of the labels, which method {name} lacks; take it out"
         )
     for guide, keywords in config.guides.items():
         if guide_class(guide, keywords).uses_labels:

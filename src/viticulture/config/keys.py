@@ -61,7 +61,7 @@ def check_key(key: str) -> None:
     """Raises: UserError for a dotted key without a section, or one that a dataclass section lacks."""
     section, _, rest = key.partition(".")
     if section not in ORDER:
-        whole = [known for known in fixed_keys() if known.partition(".")[2] == key.replace("-", "_")]
+        whole = [full for full in fixed_keys() if full.partition(".")[2] == key.replace("-", "_")]
         raise (
             UserError(f"unknown recipe key {key}; did you mean {whole[0]}?")
             if whole
@@ -82,7 +82,7 @@ def check_names(values: dict[str, Any]) -> None:
             if "." in name:
                 short = re.sub(r"\W", "_", name.rpartition(".")[2].lower())
                 raise UserError(
-                    f"{section}.{name}: an entry needs a name without dots beside its class: "
+                    f"{section}.{name}: an entry needs a name without dots next to its class: "
                     f"{section}: {{{short}: {{class: {name}}}}}"
                 )
             if not name.isidentifier() or (section == "guides" and hasattr(nn.ModuleDict, name)):
@@ -116,7 +116,7 @@ def override(values: dict[str, Any], key: str, value: Any) -> None:
             place[part] = {}
         place = place[part]
         if not isinstance(place, dict):
-            raise UserError(f"--{key} asks for a key inside {part!r}, which holds {place!r}")
+            raise UserError(f"--{key} names a key inside {part!r}, which holds {place!r}")
     if parts[0] in NAMED and len(parts) == 2 and not isinstance(value, dict):
         raise UserError(f"--{key} needs keywords, as --{key}.KEY VALUE, or null to take it out; got {value!r}")
     place[parts[-1]] = value

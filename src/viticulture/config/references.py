@@ -77,17 +77,17 @@ def check_outlast(values: Mapping[str, Any], replaced: Path) -> None:
 def where_they_lie(run: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a run on a budget or in a study with current paths of earlier stages and other rows: the
     folder may have been moved since. A row that is still at its path stays: it may be another study's."""
-    return {key: _beside(run, value) for key, value in values.items()}
+    return {key: _next_to(run, value) for key, value in values.items()}
 
 
-def _beside(run: Path, value: Any) -> Any:
+def _next_to(run: Path, value: Any) -> Any:
     if isinstance(value, Mapping):
         return where_they_lie(run, value)
     if isinstance(value, str):
         for folder in (run.absolute() / STAGES, run.absolute().parent):
             here, there = folder / Path(value).name, Path(value)
-            known = folder.name == STAGES or (folder.name == CELLS and not there.exists())
-            if known and there.parent.name == folder.name and here.is_dir():
+            internal = folder.name == STAGES or (folder.name == CELLS and not there.exists())
+            if internal and there.parent.name == folder.name and here.is_dir():
                 return str(here)
     return value
 
@@ -106,4 +106,4 @@ def check_given(values: Mapping[str, Any]) -> None:
     """Raises: UserError for weights that the user must name and did not, and how to name them."""
     for key, weights in references(values, GIVEN).items():
         how = f'--{key} WEIGHTS (of one row of a table: --init "ROW=WEIGHTS")'
-        raise UserError(f"{key} asks for weights that you name, {weights}: {how}")
+        raise UserError(f"{key} needs weights that you name, {weights}: {how}")

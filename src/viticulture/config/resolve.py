@@ -225,9 +225,9 @@ def register_student(name: str) -> None:
         raise UserError(f"student {name} must be a function that timm can register, got {received(function)}")
     if function.__name__ != short:
         raise UserError(f"student {name} is called {function.__name__} where it is defined; name it so")
-    known = timm.model_entrypoint(short) if timm.is_model(short) else None
-    if known is not None and known.__module__ != function.__module__:
+    registered = timm.model_entrypoint(short) if timm.is_model(short) else None
+    if registered is not None and registered.__module__ != function.__module__:
         raise UserError(f"student {name}: timm has a network {short!r} already; give the function another name")
-    if known is not function:
+    if registered is not function:
         with warnings.catch_warnings(action="ignore", category=UserWarning):  # of a module that was imported anew
             register_model(function)

@@ -59,6 +59,7 @@ class Train:
             up to rounding (and batch statistics), except for losses that are no mean over images: moco_v3 contrasts an
             image with the others of its micro-batch, and detection takes the means over a micro-batch's proposals.
         clip_norm: largest gradient norm; null does not clip.
+        clip_each: clip every parameter's gradient by its norm (DINO), instead of all by theirs together.
         ema_decay: decay per step of an exponential moving average of the weights; null computes none.
         repeats: times each image appears in a batch, differently augmented (repeated augmentation; DeiT uses 3).
         validate: split evaluated after every epoch: `val` selects the best weights, those of the last epoch whose
@@ -76,6 +77,7 @@ class Train:
     batch_size: int | None = None
     accumulate: int = 1
     clip_norm: float | None = None
+    clip_each: bool = False
     ema_decay: float | None = None
     repeats: int = 1
     validate: Literal["val", "test", "none"] = "val"
@@ -107,6 +109,8 @@ class Train:
             )
         if self.clip_norm is not None and self.clip_norm <= 0:
             raise UserError(f"train.clip_norm must be positive, got {self.clip_norm}; null does not clip")
+        if self.clip_each and self.clip_norm is None:
+            raise UserError("train.clip_each clips at train.clip_norm, which is null; add --train.clip_norm 3")
 
 
 @dataclass(frozen=True)

@@ -60,8 +60,8 @@ def positive_weights(weights: str | Mapping[str, float], classes: Sequence[str],
     Raises: UserError for an unknown class, or a value that is not positive.
     """
     if isinstance(weights, str):
-        shown = labels.double().sum(0)
-        return ((len(labels) - shown).clamp(min=1) / shown.clamp(min=1)).float()
+        totals = labels.double().sum(0)
+        return ((len(labels) - totals).clamp(min=1) / totals.clamp(min=1)).float()
     return torch.tensor(_values(weights, classes), dtype=torch.float32)
 
 

@@ -64,7 +64,8 @@ class ImageSettings:
         max_cache_gb: maximum size of the cache, 10^9 bytes; larger data sets are streamed.
         stream: true decodes images in every epoch, false caches them; null streams what exceeds max_cache_gb.
         eval_crop: evaluation shrinks an image until it only just covers image_size / eval_crop and crops the center of
-            image_size; with 1 that is the largest part of the input's shape.
+            image_size, both rounded to whole pixels as torchvision's Resize and CenterCrop do; with 1 that is the
+            largest part of the input's shape, exactly centered.
         eval_interpolation: filter of that resize.
         eval_views: test-time augmentation of a trained classifier, the mean of probabilities over views. one: the image
             as evaluation crops it; mirrored: and its mirror image; middle: and its middle, a tenth cut off at every

@@ -71,12 +71,12 @@ class AnnotationCounts:
     """Properties of objects; of masks of classes, zero and empty.
 
     Args:
-        sizes: "small" (up to 32x32 pixels), "medium" (up to 96x96), "large" -> objects, crowds left out.
+        sizes: "small" (to 32x32 pixels), "medium" (to 96x96), "large" -> objects, crowds left out; None for masks.
         crowds: objects that are crowds, which are not trained on.
         outside: boxes that are empty or reach outside their image.
     """
 
-    sizes: dict[str, int]
+    sizes: dict[str, int] | None
     empty: int
     crowds: int
     outside: int
@@ -277,7 +277,7 @@ def _annotations(source: Source, read: Mapping[int, _Properties], image_size: in
         unreadable,
         [*alike(source.classes), *_untrained(source, counts), *narrow],
         AnnotationCounts(
-            sizes=dict(sizes),
+            sizes=dict(sizes) if isinstance(source.targets, list) else None,
             empty=totals["empty"],
             crowds=totals["crowds"],
             outside=totals["outside"],
@@ -308,7 +308,7 @@ def _values(images: Sequence[_Properties]) -> str:
     channels = sorted({image.channels for image in images} - {1, 3})
     if channels:
         kinds = " or ".join(counted(count, "channel") for count in channels)
-        words.append(f"{kinds}, kept by --images.channels {channels[-1]}")
+        words.append(f"{kinds}, read by --images.channels {channels[-1]}")
     if spans := [image.value_range for image in images if image.value_range is not None]:
         low, high = min(span[0] for span in spans), max(span[1] for span in spans)
         words.append(f"values of more than 8 bits lie in {low:g} to {high:g}")
@@ -326,7 +326,7 @@ def copy_pairs(source: Source, splits: Splits, copies: NearDuplicates | None) ->
 
     def pair(*images: int) -> CopyPair:
         labels = [np.flatnonzero(source.labels[i] > 0) if several else source.labels[i : i + 1] for i in images]
-        classes = ["|".join(source.classes[c] for c in shown if c >= 0) for shown in labels]
+        classes = ["|".join(source.classes[c] for c in row if c >= 0) for row in labels]
         return CopyPair(*(source.names[i] for i in images), *(split_of.get(i, "") for i in images), *classes)
 
     return () if copies is None else tuple(pair(a, b) for a, b in copies.listed())

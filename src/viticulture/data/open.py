@@ -28,11 +28,11 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import UserError, shortened, unknown
 from .sources.several import as_numbers, separated
-from .sources.source import Contents, Source
+from .sources.source import RECIPES, Contents, Source
 from .subsets import count_by_class
 
 _PATTERN = re.compile(r"[{*?\[]")
@@ -41,8 +41,20 @@ _PATTERN = re.compile(r"[{*?\[]")
 _PACKED = {".gz", ".tgz", ".bz2", ".tbz", ".tbz2", ".xz", ".txz", ".zst", ".7z", ".rar"}
 """Endings of archives, such as .tar.gz, that must be unpacked."""
 
-ANNOTATED = {"objects": ("boxes of objects", "detection"), "pixels": ("masks of classes", "segmentation")}
-"""Contents -> it in words, and the folder of the recipes for it."""
+
+class Annotated(NamedTuple):
+    """Words for annotations other than classes: what the data holds, the title of a table of counts by class, and what
+    an image without any lacks."""
+
+    held: str
+    title: str
+    needed: str
+
+
+ANNOTATED: dict[str, Annotated] = {
+    "objects": Annotated("boxes of objects", "Objects of each class", "an object that is no crowd"),
+    "pixels": Annotated("masks of classes", "Images that show each class", "a labeled pixel"),
+}
 _EXPECTED = {
     "objects": "annotations/instances_train.json (COCO), images/ next to labels/ with data.yaml (YOLO), "
     "Annotations/*.xml (Pascal VOC) or a CSV with path,label,x0,y0,x1,y1",
@@ -82,9 +94,10 @@ def open_source(data: Any, contents: Contents | None = None, annotations_first: 
                 opener = annotation_format(data)[1]
             if opener is None:
                 return _with_contents(source, contents)
-    if contents is not None:
-        held, task = ANNOTATED[annotation_format(data)[0]]
-        raise UserError(f"{data} holds {held} and no classes of images; train on it with --recipe {task}/photos")
+    if contents is not None and (held := annotation_format(data)[0]):
+        raise UserError(
+            f"{data} holds {ANNOTATED[held].held} and no classes of images; train on it with --recipe {RECIPES[held]}"
+        )
     return opener(Path(data).expanduser())
 
 
@@ -93,21 +106,20 @@ def _with_contents(source: Source, contents: Contents | None) -> Source:
         return as_numbers(source)
     if contents is not None and source.contents == "numbers":
         raise UserError(
-            f"labels of {source.name} are numbers, not classes; train on them with --recipe regression/photos"
+            f"labels of {source.name} are numbers, not classes; train on them with --recipe {RECIPES[source.contents]}"
         )
     return separated(source) if contents == "labels" else source
 
 
-def annotation_format(data: str | Path) -> tuple[str, Open | None]:
-    """Recognize images with objects or masks: "objects" or "pixels" and how to open them; "" and None for other
-    data."""
+def annotation_format(data: str | Path) -> tuple[Contents | None, Open | None]:
+    """Recognize images with objects or masks: "objects" or "pixels" and how to open them; None for other data."""
     with suppress(OSError, ValueError, RuntimeError):  # opening it says what is wrong with it
         path = Path(data).expanduser()
         if not path.exists():
-            return "", None
+            return None, None
         from .sources import box_csv, coco, mask_folders, voc, yolo  # import torch
 
-        formats: tuple[tuple[str, Callable[[Path], Any], Open], ...] = (
+        formats: tuple[tuple[Contents, Callable[[Path], Any], Open], ...] = (
             ("objects", box_csv.is_box_csv, box_csv.open_box_csv),
             ("objects", coco.listings, coco.open_coco),
             ("objects", voc.is_voc, voc.open_voc),
@@ -117,27 +129,23 @@ def annotation_format(data: str | Path) -> tuple[str, Open | None]:
         for contents, recognizes, opener in formats:
             if recognizes(path):
                 return contents, opener
-    return "", None
+    return None, None
 
 
-def _open_annotated(data: Any, wanted: Contents) -> Source:
-    if isinstance(data, Source) and data.contents == wanted:
+def _open_annotated(data: Any, expected: Contents) -> Source:
+    if isinstance(data, Source) and data.contents == expected:
         return data
     if not isinstance(data, str | Path):
-        raise UserError(f"{ANNOTATED[wanted][0]} are read from files; name a folder")
+        raise UserError(f"{ANNOTATED[expected].held} are read from files; name a folder")
     path = Path(data).expanduser()
     if not path.exists():
         raise UserError(f"no such file or folder: {str(data)!r}")
     contents, opener = annotation_format(path)
-    if contents == wanted and opener is not None:
+    if contents == expected and opener is not None:
         return opener(path)
     if contents:
-        have, fix = (
-            {"objects": "boxes of objects", "pixels": "classes of pixels"}[contents],
-            "train on it with --recipe ",
-        )
-        raise UserError(f"{path} holds {have}; {fix}{ANNOTATED[contents][1]}/photos")
-    fix = "unpack it first" if path.suffix == ".zip" else f"expected {_EXPECTED[wanted]}"
+        raise UserError(f"{path} holds {ANNOTATED[contents].held}; train on it with --recipe {RECIPES[contents]}")
+    fix = "unpack it first" if path.suffix == ".zip" else f"expected {_EXPECTED[expected]}"
     raise UserError(f"{path} holds neither boxes nor masks; {fix}")
 
 

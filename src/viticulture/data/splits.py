@@ -53,7 +53,7 @@ def select(
             splits[kind] = held
             warnings += _leave_out_with_group(source, splits, kind)
     if divided := groups_across_splits(source, splits):
-        warnings.append(f"{counted(divided, 'group')} of images stand in several of the data's own splits")
+        warnings.append(f"{counted(divided, 'group')} of images are in several of the data's splits")
     if settings.near_duplicates == "leave_out" and near is not None:
         warnings += _leave_out_near_duplicates(source, splits, near)
     splits["train"], few = _subset(source, splits["train"], settings, seed)
@@ -108,11 +108,11 @@ def with_number_ranges(source: Source) -> Source:
     subset holds small and large ones; other sources as they are."""
     if source.contents != "numbers":
         return source
-    known = np.flatnonzero(subsets.labeled(source.labels))
-    ranges = min(NUMBER_RANGES, max(len(known) // 2, 1))
+    labeled_rows = np.flatnonzero(subsets.labeled(source.labels))
+    ranges = min(NUMBER_RANGES, max(len(labeled_rows) // 2, 1))
     labels = np.full(len(source), -1, dtype=np.int64)
-    labels[known[np.argsort(source.labels[known], kind="stable")]] = (
-        np.arange(len(known)) * ranges // max(len(known), 1)
+    labels[labeled_rows[np.argsort(source.labels[labeled_rows], kind="stable")]] = (
+        np.arange(len(labeled_rows)) * ranges // max(len(labeled_rows), 1)
     )
     return replace(source, classes=tuple(f"range {k} of {ranges}" for k in range(1, ranges + 1)), labels=labels)
 
@@ -198,9 +198,9 @@ def _hold_out(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Hold out labeled images: of the data's groups, all of them or none; else near-duplicates together."""
     has_label = subsets.labeled(source.labels[rows])
-    known = rows[has_label]
-    labels, near = source.labels[known], None if near is None else near[known]
-    groups = None if source.groups is None else source.groups[known]
+    labeled_rows = rows[has_label]
+    labels, near = source.labels[labeled_rows], None if near is None else near[labeled_rows]
+    groups = None if source.groups is None else source.groups[labeled_rows]
     if groups is None and near is not None and labels.ndim == 2:
         groups = subsets.limited_groups(near, labels, fraction)
     if groups is None:
@@ -208,7 +208,7 @@ def _hold_out(
     else:
         chosen = subsets.hold_out_groups(labels, groups, fraction, seed)
         stay, held = np.flatnonzero(~chosen), np.flatnonzero(chosen)
-    return np.sort(np.concatenate([known[stay], rows[~has_label]])), known[held]
+    return np.sort(np.concatenate([labeled_rows[stay], rows[~has_label]])), labeled_rows[held]
 
 
 def _hold_out_fold(source: Source, splits: Splits, settings: DataSettings, near: np.ndarray | None) -> list[str]:
@@ -224,12 +224,14 @@ def _hold_out_fold(source: Source, splits: Splits, settings: DataSettings, near:
             "--data.train_on train+val divides its validation images, too"
         )
     rows = splits["train"]
-    known = rows[subsets.labeled(source.labels[rows])]
-    fold = folds_of(source, known, settings.folds, settings.split_seed, None if near is None else near[known])
-    held = known[fold == settings.fold]
+    labeled_rows = rows[subsets.labeled(source.labels[rows])]
+    fold = folds_of(
+        source, labeled_rows, settings.folds, settings.split_seed, None if near is None else near[labeled_rows]
+    )
+    held = labeled_rows[fold == settings.fold]
     splits["train"], splits[kind] = np.setdiff1d(rows, held), held
     warnings = _leave_out_with_group(source, splits, kind)
-    same_test = "the test images are the data's own in every fold; the fold itself is for validation"
+    same_test = "the data's test images are the same in every fold; the fold itself is for validation"
     return warnings if kind == "test" else [same_test, *warnings]
 
 

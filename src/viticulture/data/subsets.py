@@ -142,16 +142,16 @@ def stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     """
     labels = np.pad(labels, ((0, 0), (0, 1)))  # the last, which no image has, is for those without any
     shares = np.array([1 - fraction, fraction])
-    lacking, room = shares[:, None] * labels.sum(0), shares * len(labels)
+    lacking, space = shares[:, None] * labels.sum(0), shares * len(labels)
     chosen, left = np.zeros(len(labels), bool), np.random.default_rng(seed).permutation(len(labels))
     while len(left):
         counts = labels[left].sum(0)
         rare = int(np.where(counts > 0, counts, np.inf).argmin()) if counts.any() else -1
         these = labels[left, rare] > 0 if rare >= 0 else np.ones(len(left), bool)
         for row in left[these]:
-            part = max((0, 1), key=lambda part: (lacking[part, rare], room[part], -part))
+            part = max((0, 1), key=lambda part: (lacking[part, rare], space[part], -part))
             lacking[part] -= labels[row]
-            room[part] -= 1
+            space[part] -= 1
             chosen[row] = part == 1
         left = left[~these]
     return chosen

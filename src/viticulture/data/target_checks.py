@@ -57,28 +57,28 @@ def warnings_of(
 
     Raises: UserError where nothing is left to train on.
     """
-    shown = {split: counts(classes, each).tolist() for split, each in held.items()}
+    present = {split: counts(classes, each).tolist() for split, each in held.items()}
     train = held["train"]
     what = "object" if isinstance(train, Boxed) else "labeled pixel"
-    lost = {split: _lost(each, shown[split]) for split, each in needed.items()}
-    if lost.get("train") and sum(map(bool, shown["train"])) < 2:
-        left = some([name for name, count in zip(classes, shown["train"], strict=True) if count]) or "no class"
-        (why,) = gone(classes, "train", needed["train"], shown["train"], image_size)
+    lost = {split: _lost(each, present[split]) for split, each in needed.items()}
+    if lost.get("train") and sum(map(bool, present["train"])) < 2:
+        left = some([name for name, count in zip(classes, present["train"], strict=True) if count]) or "no class"
+        (why,) = gone(classes, "train", needed["train"], present["train"], image_size)
         raise UserError(f"{left} is all that is left to train on: {why}")
-    if not any(shown["train"]):
+    if not any(present["train"]):
         crowds = isinstance(train, Boxed) and any(len(objects) for objects in train.objects)
         crowded = " but crowds and difficult ones" if crowds else ""
         raise UserError(f"there is no {what} in any training image{crowded}; there is nothing to train on")
-    if isinstance(train, Masked) and (why := one_class(classes, shown["train"])):
+    if isinstance(train, Masked) and (why := one_class(classes, present["train"])):
         raise UserError(why)
     notes = alike(classes)
     absent = {
         split: [classes[i] for i, count in enumerate(each) if not count and i not in lost.get(split, ())]
-        for split, each in shown.items()
+        for split, each in present.items()
     }
     notes += [f"no training image has {some(absent['train'], 5)}"] if absent["train"] else []
     for split, each in needed.items():
-        notes += gone(classes, split, each, shown[split], image_size)
+        notes += gone(classes, split, each, present[split], image_size)
     if "train" in needed:
         notes += thin_classes(classes, needed["train"], image_size, lost["train"])
     for split in ("val", "test"):  # what is not trained either is reported above
@@ -186,9 +186,9 @@ def unshown(held: Annotations) -> str:
     return "where a pixel is said to be such a class its IoU is 0, else it counts for nothing"
 
 
-def one_class(classes: Sequence[str], shown: Sequence[int]) -> str:
+def one_class(classes: Sequence[str], present: Sequence[int]) -> str:
     """Say why masks of a single class cannot train a network; "" for more. `shown`: pixels or images of each class."""
-    only = [name for name, count in zip(classes, shown, strict=True) if count]
+    only = [name for name, count in zip(classes, present, strict=True) if count]
     if len(only) != 1:
         return ""
     return (

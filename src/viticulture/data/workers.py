@@ -115,7 +115,7 @@ def ahead(compute: Callable[[Any], T], keys: Iterable[Any], workers: int) -> Ite
 @cache
 def _warn_once(slow: str) -> None:
     """Say why a training is slow, and what would help."""
-    room = ""
+    space = ""
     with suppress(OSError):
-        room = f" ({SHARED}: {shutil.disk_usage(SHARED).total / 2**20:.3g} MB)"
-    log(f"note     {slow}{room}; it takes longer; docker run --shm-size 2g, or a larger {SHARED}, makes it fast again")
+        space = f" ({SHARED}: {shutil.disk_usage(SHARED).total / 2**20:.3g} MB)"
+    log(f"note     {slow}{space}; it takes longer; docker run --shm-size 2g, or a larger {SHARED}, makes it fast again")

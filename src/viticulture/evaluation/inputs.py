@@ -38,45 +38,47 @@ Item = tuple[str, ImageInput]
 """A name, and the image."""
 
 
-def as_images(given: Any) -> list[ImageInput]:
+def as_images(inputs: Any) -> list[ImageInput]:
     """Convert to one item an image or folder, in order; an object that is no image, or a damaged one, is `Unreadable`.
 
     Args:
-        given: a path (str or Path); PIL's image; an array [H, W] or [H, W, C], or a tensor [C, H, W] or, of colors,
+        inputs: a path (str or Path); PIL's image; an array [H, W] or [H, W, C], or a tensor [C, H, W] or, of colors,
             [H, W, 3], uint8, uint16 or floats in [0, 1], or of any numbers where the run has their `images.range`; a
             batch of arrays or tensors; the bytes of an image file, or an open one; any iterable of these, such as a
             list or a column of a data frame; a data frame with the column path.
 
     Raises: UserError for an empty list, an empty name, and a data frame without the column.
     """
-    items = list(_items(given))
+    items = list(_items(inputs))
     if not items:
-        raise UserError(f"no images were given, got {received(given)}; give at least one")
+        raise UserError(f"no images were given, got {received(inputs)}; give at least one")
     return items
 
 
-def _items(given: Any) -> Iterator[ImageInput]:
-    if isinstance(given, (str, os.PathLike)):
-        if not os.fspath(given):
+def _items(inputs: Any) -> Iterator[ImageInput]:
+    if isinstance(inputs, (str, os.PathLike)):
+        if not os.fspath(inputs):
             raise UserError("an image's name is empty; name image files, or folders (. is the one you are in)")
-        yield Path(given)
-    elif is_frame(given):
-        yield from _items(list(column_of(given, "path")))
-    elif isinstance(given, (bytes, bytearray, memoryview)):
-        yield BytesIO(given)
-    elif isinstance(given, np.ndarray) and given.ndim == 0:
-        yield from _items(given.item())
-    elif isinstance(given, (Tensor, np.ndarray)) and given.ndim == 4:
-        yield from map(_pixels, given)
-    elif isinstance(given, (Image.Image, Tensor)) or (isinstance(given, np.ndarray) and given.dtype.kind not in "OSU"):
-        yield _pixels(given)
-    elif hasattr(given, "read"):
-        yield _content(given)
-    elif isinstance(given, Iterable) and not isinstance(given, dict):
-        for item in given:
+        yield Path(inputs)
+    elif is_frame(inputs):
+        yield from _items(list(column_of(inputs, "path")))
+    elif isinstance(inputs, (bytes, bytearray, memoryview)):
+        yield BytesIO(inputs)
+    elif isinstance(inputs, np.ndarray) and inputs.ndim == 0:
+        yield from _items(inputs.item())
+    elif isinstance(inputs, (Tensor, np.ndarray)) and inputs.ndim == 4:
+        yield from map(_pixels, inputs)
+    elif isinstance(inputs, (Image.Image, Tensor)) or (
+        isinstance(inputs, np.ndarray) and inputs.dtype.kind not in "OSU"
+    ):
+        yield _pixels(inputs)
+    elif hasattr(inputs, "read"):
+        yield _content(inputs)
+    elif isinstance(inputs, Iterable) and not isinstance(inputs, dict):
+        for item in inputs:
             yield from _items(item)
     else:
-        yield _pixels(given)
+        yield _pixels(inputs)
 
 
 def _pixels(image: Any) -> Decoded | Unreadable:
@@ -143,7 +145,7 @@ def open_items(model: EvaluatedModel, items: Sequence[Item], max_pixels: int | N
         max_pixels: limit for an open file; larger ones are not decoded. None: the limit of any file.
     """
     side, fit = model.image_settings.cache_size, model.image_settings.fitting
-    assert side is not None, "a run's recipe is settled"
+    assert side is not None, "a run's recipe is resolved"
     pixels: list[Tensor] = []
     sizes: list[tuple[int, int]] = []
     errors: list[str] = []
@@ -162,9 +164,9 @@ def open_items(model: EvaluatedModel, items: Sequence[Item], max_pixels: int | N
     names = [readable(name) for name, _ in items]
     if not pixels:
         return OpenedItems(None, names, errors)
-    known = [name for name, error in zip(names, errors, strict=True) if not error]
-    records = Records(torch.full((len(known),), -1), torch.tensor(sizes), known)
-    return OpenedItems(CachedImages(torch.stack(pixels), torch.arange(len(known)), records), names, errors)
+    read_names = [name for name, error in zip(names, errors, strict=True) if not error]
+    records = Records(torch.full((len(read_names),), -1), torch.tensor(sizes), read_names)
+    return OpenedItems(CachedImages(torch.stack(pixels), torch.arange(len(read_names)), records), names, errors)
 
 
 def read_unseen(config: Config, data: str | Source, classes: Sequence[str]) -> tuple[Images, dict[str, str]]:

@@ -109,7 +109,7 @@ def of_source(source: str) -> EvaluatedModel:
     fit: Fitting = next((ours for ours, theirs in CROP_MODES.items() if theirs == described.get("crop_mode")), "crop")
     crop = described.get("crop_pct") or 1.0
     if fit != "crop" and crop < 1:
-        log(f"{source}: images are shown whole, where timm cuts their edges off as well (crop_pct {crop:g})")
+        log(f"{source}: whole images are used, where timm cuts their edges off as well (crop_pct {crop:g})")
         crop = 1.0
     image_settings = ImageSettings(
         image_size=list(data_spec.image_size),

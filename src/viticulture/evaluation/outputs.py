@@ -57,12 +57,12 @@ def collect(
     labels, seen = torch.empty(0), torch.zeros(len(names), dtype=torch.bool)
     try:
         for batch in batches:
-            answers, label = probabilities(student(batch["image"])).cpu(), batch["label"].cpu()
+            predicted, label = probabilities(student(batch["image"])).cpu(), batch["label"].cpu()
             if collected is None:
-                collected = answers.new_zeros(len(names), answers.shape[-1])
+                collected = predicted.new_zeros(len(names), predicted.shape[-1])
                 labels = label.new_zeros(len(names), *label.shape[1:])
             index = batch["index"].cpu()
-            collected[index], labels[index], seen[index] = answers, label, True
+            collected[index], labels[index], seen[index] = predicted, label, True
     finally:
         for module, training in modes:
             module.training = training

@@ -56,18 +56,18 @@ def add_reference(run: RunFolder, other: RunFolder, counts: str, top1: float | N
 
     Raises: UserError if a run is not evaluated yet, or on other images.
     """
-    known = read_references(run)
-    if known is None or top1 is None:
-        lacking = run if known is None else other
+    references = read_references(run)
+    if references is None or top1 is None:
+        lacking = run if references is None else other
         raise UserError(
             f"{lacking.path} holds no results yet; to have them: viticulture evaluate {shell_word(lacking.path)}"
         )
-    if run.image_names.get(known.split) != other.image_names.get(counts.partition("/")[2]):
+    if run.image_names.get(references.split) != other.image_names.get(counts.partition("/")[2]):
         raise UserError(
             f"{run.path} and {other.path} were tested on different images; train both on the same data and splits"
         )
     name = f"{other.read('run.json')['student']['name']} ({other.path.name})"
-    run.write(FILE, asdict(References(known.split, {**known.accuracy, name: top1}, known.images)))
+    run.write(FILE, asdict(References(references.split, {**references.accuracy, name: top1}, references.images)))
 
 
 def read_references(run: RunFolder) -> References | None:

@@ -40,7 +40,7 @@ def of_each(run: RunFolder, measure: Callable[[str], Saved]) -> dict[str, Saved]
     """Measure every set of weights of a run, those that count first; equal sets, as best and last often are, once."""
     measured: dict[str, Saved] = {}
     for weights in run.which():
-        twin = next((known for known in measured if _same(run, known, weights)), None)
+        twin = next((other for other in measured if _same(run, other, weights)), None)
         measured[weights] = measure(weights) if twin is None else measured[twin]
     return measured
 
@@ -71,9 +71,9 @@ def checksum_of(run: RunFolder, weights: str) -> str:
     return checksum(run.weights(weights))
 
 
-def is_current(run: RunFolder, weights: str, known: str) -> bool:
+def is_current(run: RunFolder, weights: str, recorded: str) -> bool:
     """Return whether the run still has the weights of this checksum; true where one of them has none."""
-    return not known or checksum_of(run, weights) in ("", known)
+    return not recorded or checksum_of(run, weights) in ("", recorded)
 
 
 def read_each(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Saved]) -> dict[str, Saved]:

@@ -102,12 +102,15 @@ def matched(detections: Target, true: Target, crowds: Target) -> list[Matches]:
     """Match an image's detected boxes with true ones and crowds, class by class."""
     # On the CPU, as an Apple GPU has no float64.
     boxes, scores = detections["boxes"].cpu().double().numpy(), detections["scores"].cpu().double().numpy()
-    labels, known = detections["labels"].cpu().numpy(), torch.cat([true["labels"], crowds["labels"]]).cpu().numpy()
+    labels, true_labels = (
+        detections["labels"].cpu().numpy(),
+        torch.cat([true["labels"], crowds["labels"]]).cpu().numpy(),
+    )
     every = torch.cat([true["boxes"], crowds["boxes"]]).cpu().double().numpy()
-    crowded = np.arange(len(known)) >= len(true["labels"])
+    crowded = np.arange(len(true_labels)) >= len(true["labels"])
     matches = []
-    for label in sorted({*labels.tolist(), *known.tolist()}):
-        ours, theirs, crowd = boxes[labels == label], every[known == label], crowded[known == label]
+    for label in sorted({*labels.tolist(), *true_labels.tolist()}):
+        ours, theirs, crowd = boxes[labels == label], every[true_labels == label], crowded[true_labels == label]
         overlap = box_overlaps(ours, theirs, crowd)
         matches.append(match(scores[labels == label], box_areas(ours), box_areas(theirs), crowd, overlap))
     return matches

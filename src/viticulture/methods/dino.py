@@ -11,8 +11,8 @@ Recipes: recipes/mae/dino-*.yaml.
 
 Student and teacher are each a ViT and a head (`Head`). The teacher has no gradient and follows the student
 (`models.momentum_encoder`). The network that remains is the student with gradient; `train.ema_decay` saves an average
-of it, too. Deviations: the authors use the teacher, whose weights are such an average; it moves before a step where
-theirs moves after it; weight decay is constant where theirs rises.
+of it, too. Deviation: the authors use the teacher, whose weights are such an average. Here it moves at the start of the
+next step, by the share of the step before, so that the last step's weights never reach it.
 """
 
 from collections.abc import Sequence
@@ -106,7 +106,7 @@ class DINO(Method):
             self.batch_spec = replace(self.batch_spec, local_crops=local_crops.count, local_size=side)
         head = Head(feature_width(student, image_size, channels), hidden_width, prototypes)
         self.auxiliary["head"] = head
-        self.auxiliary["teacher"] = MomentumEncoder(student, head, momentum)
+        self.auxiliary["teacher"] = MomentumEncoder(student, head, momentum, lag=1)
         self.register_buffer("center", torch.zeros(prototypes))
         self._teacher_logits: list[Tensor] = []  # of the step's micro-batches so far
 

@@ -107,9 +107,9 @@ class Decoder(nn.Module):
         """Predict the masked patches, in the order of `masked`."""
         x = self.embed(tokens)
         prefix = x.shape[1] - visible.shape[1]
-        known = x[:, prefix:] + self.positions[visible]
+        placed = x[:, prefix:] + self.positions[visible]
         hidden = (self.mask_token + self.positions[masked]).to(x.dtype)
-        x = torch.cat([x[:, :prefix], known, hidden], dim=1)
+        x = torch.cat([x[:, :prefix], placed, hidden], dim=1)
         for block in self.blocks[:-1]:
             x = block(x)
         last: Any = self.blocks[-1]

@@ -28,22 +28,26 @@ class MomentumEncoder(nn.Sequential):
 
         theirs <- m theirs + (1 - m) ours,    m = 1 - (1 - m0) (1 + cos(pi t)) / 2    for t in [0, 1) of the training
 
+    The first update finds equal weights and changes nothing.
+
     Shape: views [B, 3, H, W], as one batch -> the head's output of each. Buffers are not averaged.
 
     Args:
         student: first part.
         head: second part.
         momentum: m0, share that stays at the first update; it rises to 1.
+        lag: updates by which t is late: 0 for an update that opens a step (MoCo v3), 1 for one that closes the step
+            before (DINO).
     """
 
-    def __init__(self, student: nn.Module, head: nn.Module, momentum: float) -> None:
+    def __init__(self, student: nn.Module, head: nn.Module, momentum: float, lag: int = 0) -> None:
         super().__init__(copy.deepcopy(student), copy.deepcopy(head))
         self.requires_grad_(False)
         for module in self.modules():
             for kind, name in PROBABILITIES:
                 if isinstance(module, kind) and hasattr(module, name):
                     setattr(module, name, 0.0)
-        self.momentum = momentum
+        self.momentum, self.lag = momentum, lag
         self.updates = 0
 
     @torch.no_grad()
@@ -54,7 +58,8 @@ class MomentumEncoder(nn.Sequential):
     @torch.no_grad()
     def update(self, student: nn.Module, head: nn.Module, steps: int) -> None:
         """Update once a step; student and head are the copied ones, `steps` those of the whole training."""
-        keep = 1 - (1 - self.momentum) * (1 + math.cos(math.pi * self.updates / steps)) / 2
+        done = max(self.updates - self.lag, 0) / steps
+        keep = 1 - (1 - self.momentum) * (1 + math.cos(math.pi * done)) / 2
         ours = [*student.parameters(), *head.parameters()]
         get_ema_multi_avg_fn(keep)(list(self.parameters()), ours, None)  # type: ignore[no-untyped-call]
         self.updates += 1

@@ -21,11 +21,11 @@ class SharedBatchNorm(nn.BatchNorm1d):
         values = x.float()  # statistics of half precision would be rounded
         mean = averaged(values.mean(0))
         variance = averaged((values - mean).square().mean(0))
-        images, own = len(x) * distributed.get_world_size(), vars(self)["_buffers"]
+        images, buffers = len(x) * distributed.get_world_size(), vars(self)["_buffers"]
         with torch.no_grad():
-            own["running_mean"].lerp_(mean, self.momentum or 0.0)
-            own["running_var"].lerp_(variance * images / (images - 1), self.momentum or 0.0)
-            own["num_batches_tracked"] += 1
+            buffers["running_mean"].lerp_(mean, self.momentum or 0.0)
+            buffers["running_var"].lerp_(variance * images / (images - 1), self.momentum or 0.0)
+            buffers["num_batches_tracked"] += 1
         y = (values - mean) * torch.rsqrt(variance + self.eps)
         return (y if self.weight is None else y * self.weight + self.bias).to(x.dtype)
 

@@ -27,9 +27,9 @@ from .data_spec import DataSpec
 from .heads import token_logits
 from .registering import student_info
 
-for room in ("agent", "cit", "dhvt", "vit"):
-    for file in iter_modules([str(Path(__file__).parent / room)]):
-        import_module(f"{__package__}.{room}.{file.name}")
+for folder in ("agent", "cit", "dhvt", "vit"):
+    for file in iter_modules([str(Path(__file__).parent / folder)]):
+        import_module(f"{__package__}.{folder}.{file.name}")
 
 FROM_DATA = {"num_classes", "img_size", "in_chans", "patch_size"}
 """Keywords that no option may set: the data or the recipe decides them."""

@@ -37,6 +37,7 @@ class Optim:
         lr: highest learning rate, for the batch size in use; nothing scales it.
         kernel_lr: of muon's convolution kernels, which allow larger steps before a batch norm; null is `lr`.
         weight_decay: pulls weights to zero; decoupled from the gradient in adamw and muon, added to it in sgd.
+        weight_decay_end: weight decay after the last step, reached along half a cosine (DINO); null keeps weight_decay.
         betas: decay of adamw's two running means.
         momentum: of sgd, nesterov and muon; 0 is plain gradient descent.
         layer_decay: factor on the rate from one layer to the one below; null treats all alike.
@@ -51,6 +52,7 @@ class Optim:
     lr: float = 1e-3
     kernel_lr: float | None = None
     weight_decay: float = 0.05
+    weight_decay_end: float | None = None
     betas: tuple[float, float] = (0.9, 0.999)
     momentum: float = 0.9
     layer_decay: float | None = None
@@ -61,7 +63,7 @@ class Optim:
     def __post_init__(self) -> None:
         check_fields("optim", self)
         if self.name == "auto":
-            raise UserError("optim.name auto goes by a recipe's student, which nobody named here; name an optimizer")
+            raise UserError("optim.name auto follows the student of a recipe, and there is none; name an optimizer")
         if self.lr <= 0:
             raise UserError(f"optim.lr must be positive, got {self.lr}")
         if self.kernel_lr is not None:
@@ -71,6 +73,11 @@ class Optim:
                 raise UserError(f"optim.kernel_lr must be positive, got {self.kernel_lr}; null is optim.lr")
         if self.weight_decay < 0:
             raise UserError(f"optim.weight_decay must not be negative, got {self.weight_decay}")
+        if self.weight_decay_end is not None and (self.weight_decay == 0 or self.weight_decay_end < 0):
+            raise UserError(
+                "optim.weight_decay_end needs a positive optim.weight_decay and must not be negative, "
+                f"got {self.weight_decay_end} and {self.weight_decay}"
+            )
         if not all(0 <= share < 1 for share in (*self.betas, self.momentum)):
             raise UserError(f"optim.betas and optim.momentum must lie in [0, 1), got {self.betas} and {self.momentum}")
         if self.name == "nesterov" and not self.momentum:
@@ -90,15 +97,15 @@ class Optim:
         stem and heads of a classifier among the guides as well.
         """
         scales = {} if self.layer_decay is None else layer_scales(student, self.layer_decay)
-        own = {parameter.untyped_storage().data_ptr() for parameter in student.parameters()}
+        shared = {parameter.untyped_storage().data_ptr() for parameter in student.parameters()}
         trainable = [(n, p, scales.get(n, 1.0), flat, listed) for n, p, flat, listed in _trainable(student)]
         if guides is not None:
             others = ((f"guides.{name}", p, 1.0, flat, listed) for name, p, flat, listed in _trainable(guides))
-            trainable += [other for other in others if other[1].untyped_storage().data_ptr() not in own]
+            trainable += [other for other in others if other[1].untyped_storage().data_ptr() not in shared]
         outer = outer_parameters(student) if self.name == "muon" else frozenset()
         if guides is not None and self.name == "muon":
-            beside = ((place, net) for place, net in guides.named_modules() if hasattr(net, "get_classifier"))
-            outer |= {f"guides.{place}.{name}" for place, net in beside for name in outer_parameters(net)}
+            classifiers = ((place, net) for place, net in guides.named_modules() if hasattr(net, "get_classifier"))
+            outer |= {f"guides.{place}.{name}" for place, net in classifiers for name in outer_parameters(net)}
         groups: dict[tuple[float, bool, bool], Group] = {}
         for name, parameter, scale, flat, listed in trainable:
             decays = self.decay_everything or not (flat or (listed and not self.decay_tokens))
@@ -111,6 +118,13 @@ class Optim:
                 new["use_muon"] = inner
             groups.setdefault((rate * scale, decay > 0, inner), new)["params"].append((name, parameter))
         return list(groups.values())
+
+    def set_decay(self, optimizer: Optimizer, part: float) -> None:
+        """Set the weight decay of the groups that have one, for a step after `part` of the training, in [0, 1]."""
+        if self.weight_decay_end is not None:
+            for group in optimizer.param_groups:
+                if group["weight_decay"]:
+                    group["weight_decay"] = cosine(part, self.weight_decay, self.weight_decay_end)
 
     def build(self, groups: list[Group]) -> Optimizer:
         """Build the optimizer over `groups`, in one fused kernel: on a CPU three times faster than torch's default.
@@ -191,9 +205,11 @@ class Schedule:
         constant  the warm-up, then lr
         drops     the warm-up, then lr, a tenth of it from t = 24/27 E on, a hundredth from 26/27 E on (Detectron2's
                   long trainings)
+        mmcv      the cosine by epochs with u = t / E, times a factor from warmup_lr / lr to 1 that rises with every
+                  update of the warm-up (mmcv's hook, as MMClassification's recipes call it)
 
     Args:
-        rule: cosine, timm, constant or drops, as above.
+        rule: cosine, timm, constant, drops or mmcv, as above.
         interval: whether the rate changes every step (update) or every epoch.
         warmup_epochs: W in epochs, whatever the interval; 0 starts at the highest rate, null is a twentieth of all.
         warmup_lr: learning rate at t = 0 of a warm-up; 0 is lr / (W + 1) for the interval epoch, whose first epoch
@@ -201,7 +217,7 @@ class Schedule:
         min_lr: learning rate at the end of the cosine.
     """
 
-    rule: Literal["cosine", "timm", "constant", "drops"] = "cosine"
+    rule: Literal["cosine", "timm", "constant", "drops", "mmcv"] = "cosine"
     interval: Literal["step", "epoch"] = "step"
     warmup_epochs: float | None = None
     warmup_lr: float = 0.0
@@ -214,6 +230,8 @@ class Schedule:
                 "schedule.warmup_epochs, schedule.warmup_lr and schedule.min_lr must not be negative, "
                 f"got {self.warmup_epochs}, {self.warmup_lr} and {self.min_lr}"
             )
+        if self.rule == "mmcv" and self.interval != "epoch":
+            raise UserError("schedule.rule mmcv changes the cosine by epochs; add --schedule.interval epoch")
 
     def warmup(self, epochs: int) -> float:
         """W in epochs. Raises: UserError unless the warm-up ends before the training does."""
@@ -234,6 +252,10 @@ class Schedule:
             epochs: length of the training.
             lr: the highest rate.
         """
+        if self.rule == "mmcv":
+            warmup, first = self.warmup(epochs) * steps_per_epoch, self.warmup_lr / lr
+            rise = min(update / warmup, 1.0) if warmup else 1.0
+            return cosine(update // steps_per_epoch / epochs, lr, self.min_lr) * (first + (1 - first) * rise)
         unit = steps_per_epoch if self.interval == "step" else 1
         time = update if self.interval == "step" else update // steps_per_epoch
         warmup, end = self.warmup(epochs) * unit, epochs * unit
@@ -262,9 +284,9 @@ class Schedule:
         return LambdaLR(optimizer, lambda update: self.rate(update, steps_per_epoch, epochs, lr) / lr)
 
 
-def shortened_warmup(warmup: float, own: int, epochs: int) -> float:
+def shortened_warmup(warmup: float, length: int, epochs: int) -> float:
     """Scale a recipe's warm-up from `own` epochs to the epochs of a training, to at most half of them."""
-    return min(warmup * epochs / own, epochs / 2)
+    return min(warmup * epochs / length, epochs / 2)
 
 
 def cosine(part: float, high: float, low: float) -> float:

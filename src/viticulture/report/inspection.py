@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..data.inspect import Inspection
+from ..data.open import ANNOTATED
+from ..data.sources.source import RECIPES
 from ..errors import counted
 from ..table import MAX_ROWS, Cell, Column, Table, percent
 from ..text import command_line
@@ -23,12 +25,12 @@ def inspected(inspection: Inspection) -> list[Table]:
     )
     if len(rows) > MAX_ROWS:
         note += f" (the first {MAX_ROWS} {kinds} are shown)"
-    titles = {"objects": "Objects of each class", "pixels": "Images that show each class"}
     columns = [Column(kind), *(Column(split, "count") for split in splits)]
-    facts = list(_facts(inspection).items())
-    tables = [Table("Data", [Column(""), Column("", "prose")], facts, _command(inspection))]
+    properties = list(_properties(inspection).items())
+    tables = [Table("Data", [Column(""), Column("", "prose")], properties, _command(inspection))]
     if rows:
-        title = titles.get(inspection.contents, f"Images by {kind}")
+        annotated = ANNOTATED.get(inspection.contents)
+        title = annotated.title if annotated else f"Images by {kind}"
         tables.append(Table(title, columns, rows[:MAX_ROWS], note))
     if warnings := _warnings(inspection):
         tables.append(Table("", [Column("Please look at", "prose")], [[warning] for warning in warnings]))
@@ -40,27 +42,27 @@ def _command(inspection: Inspection) -> str:
     if inspection.annotations is None:
         return ""
     trains = any(inspection.counts.get("train", ()))
-    recipe = "detection/photos" if inspection.contents == "objects" else "segmentation/photos"
+    recipe, needed = RECIPES[inspection.contents], ANNOTATED[inspection.contents].needed
     line = command_line(["viticulture", "train", inspection.data, "--recipe", recipe if trains else "mae/photos"])
-    absent = "an object that is no crowd" if inspection.contents == "objects" else "a labeled pixel"
-    return f"{'To train on it' if trains else f'No training image has {absent}; to train on the images alone'}: {line}"
+    return f"{'To train on it' if trains else f'No training image has {needed}; to train on the images alone'}: {line}"
 
 
-def _facts(inspection: Inspection) -> dict[str, str]:
-    facts = {"data": inspection.name, "images": f"{inspection.images:,}"}
+def _properties(inspection: Inspection) -> dict[str, str]:
+    properties = {"data": inspection.name, "images": f"{inspection.images:,}"}
     if (objects := inspection.annotations) is not None:
-        boxes = inspection.contents == "objects"
-        facts["holds"] = "objects" if boxes else "classes of pixels"
-        facts |= {f"{split} images": f"{count:,}" for split, count in inspection.splits.items()}
-        if boxes:
-            facts |= {f"{size} objects": f"{objects.sizes.get(size, 0):,}" for size in ("small", "medium", "large")}
-            facts["masks of objects"] = "yes" if objects.masks else "no"
-            facts["images without objects"] = f"{objects.empty:,}"
+        properties["holds"] = ANNOTATED[inspection.contents].held
+        properties |= {f"{split} images": f"{count:,}" for split, count in inspection.splits.items()}
+        if objects.sizes is not None:
+            properties |= {
+                f"{size} objects": f"{objects.sizes.get(size, 0):,}" for size in ("small", "medium", "large")
+            }
+            properties["masks of objects"] = "yes" if objects.masks else "no"
+            properties["images without objects"] = f"{objects.empty:,}"
     for name, spread in (("height", inspection.height), ("width", inspection.width)):
         if spread is not None:
-            facts[f"{name}, pixels"] = f"{spread.least} to {spread.greatest}, median {spread.median:g}"
+            properties[f"{name}, pixels"] = f"{spread.least} to {spread.greatest}, median {spread.median:g}"
     if inspection.smallest:
-        facts["smallest, largest"] = f"{inspection.smallest}, {inspection.largest}"
+        properties["smallest, largest"] = f"{inspection.smallest}, {inspection.largest}"
     if inspection.planned:
         words = {"train": "train on", "val": "choose by", "test": "report on"}
         parts = [f"{words[kind]} {inspection.planned[kind]:,}" for kind in words if kind in inspection.planned]
@@ -69,15 +71,15 @@ def _facts(inspection: Inspection) -> dict[str, str]:
             for kind in ("val", "test")
             if kind in inspection.planned and kind not in inspection.counts
         ]
-        facts["train would"] = ", ".join(parts) + (
+        properties["train would"] = ", ".join(parts) + (
             f" ({' and '.join(keys)} {'say' if len(keys) > 1 else 'says'} how many)" if keys else ""
         )
     if inspection.several:
-        facts["labels an image"] = inspection.several
-    facts["colors"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(inspection.modes).most_common())
+        properties["labels an image"] = inspection.several
+    properties["colors"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(inspection.modes).most_common())
     if inspection.values:
-        facts["channels, values"] = inspection.values
-    return facts
+        properties["channels, values"] = inspection.values
+    return properties
 
 
 def _warnings(inspection: Inspection) -> list[str]:
@@ -90,7 +92,7 @@ def _warnings(inspection: Inspection) -> list[str]:
         warnings += (
             [f"{counted(objects.outside, 'box')} empty or reaching outside the image"] if objects.outside else []
         )
-    elif not inspection.classes and inspection.contents == "classes":
+    elif not inspection.classes and inspection.contents not in RECIPES:
         warnings.append("no labels: `--recipe mae/photos` trains without; with a folder per class, any recipe does")
     elif inspection.unlabeled and not inspection.planned:  # else a note says how many each split leaves out
         warnings.append(f"{counted(inspection.unlabeled, 'image')} without a label")
@@ -101,12 +103,12 @@ def _warnings(inspection: Inspection) -> list[str]:
             f"classes are uneven: {most} has {sizes[most]:,} images, {least} {sizes[least]:,}; {inspection.uneven}"
         )
     if inspection.near:
-        shown = "; ".join(" ~ ".join(pair) for pair in inspection.near[:3])
-        shown += f"; and {len(inspection.near) - 3:,} more" if len(inspection.near) > 3 else ""
+        listed = "; ".join(" ~ ".join(pair) for pair in inspection.near[:3])
+        listed += f"; and {len(inspection.near) - 3:,} more" if len(inspection.near) > 3 else ""
         warnings.append(
             f"{counted(len(inspection.near), 'pair')} of images in different splits that look the same, though not "
-            f"pixel by pixel (a copy shrunk or saved again?): {shown}; --data.near_duplicates leave_out trains without "
-            "them"
+            f"pixel by pixel (a copy shrunk or saved again?): {listed}; --data.near_duplicates leave_out trains "
+            "without them"
         )
     if inspection.pairs:
         other = sum(pair.first_class != pair.second_class for pair in inspection.pairs)
@@ -120,9 +122,9 @@ def _warnings(inspection: Inspection) -> list[str]:
         warnings.append(f"... and {len(inspection.unreadable) - 20:,} more unreadable images")
     for kind, groups in (("in several splits", inspection.across), ("under several labels", inspection.contradicting)):
         if groups:
-            shown = "; ".join(_equal(group) for group in groups[:5])
-            shown += f"; and {len(groups) - 5:,} more" if len(groups) > 5 else ""
-            warnings.append(f"{counted(len(groups), 'image')} {kind}, pixel by pixel the same: {shown}")
+            listed = "; ".join(_equal(group) for group in groups[:5])
+            listed += f"; and {len(groups) - 5:,} more" if len(groups) > 5 else ""
+            warnings.append(f"{counted(len(groups), 'image')} {kind}, pixel by pixel the same: {listed}")
     if inspection.repeated:
         share = percent(inspection.repeated / max(inspection.images, 1))
         warnings.append(f"{counted(inspection.repeated, 'image')} ({share}) equal to another one, pixel by pixel")

@@ -100,10 +100,10 @@ def links_section(trained: TrainedLinks, guide: str = "") -> Section:
         layers,
         "" if all(len(linked) == len(layers) for linked in trained.links.linked) else "Empty: not linked.",
     )
-    shown = sorted({round(k * last / (LINK_MAPS - 1)) for k in range(LINK_MAPS)})
+    epochs_shown = sorted({round(k * last / (LINK_MAPS - 1)) for k in range(LINK_MAPS)})
     html += value_map(
         "The same during training, CNN blocks downwards, layers to the right",
-        [(moments[epoch], maps[epoch]) for epoch in shown],
+        [(moments[epoch], maps[epoch]) for epoch in epochs_shown],
         [str(number) for number in range(len(stages))],
         [str(number) for number in range(len(layers))],
     )
@@ -176,10 +176,10 @@ def _robustness_charts(robustness: Robustness) -> Markup:
     """Draw mean errors of each group of corruptions over severity (0 is the clean image), and of each corruption."""
     lines = []
     for style, (group, names) in enumerate(GROUPS.items()):
-        known = [robustness.errors[name] for name in names if name in robustness.errors]
-        if known:
+        present = [robustness.errors[name] for name in names if name in robustness.errors]
+        if present:
             clean = [(0.0, 100 * robustness.clean[0])] if robustness.clean else []
-            rest = [(float(s), 100 * fmean(errors[s - 1][0] for errors in known)) for s in SEVERITIES]
+            rest = [(float(s), 100 * fmean(errors[s - 1][0] for errors in present)) for s in SEVERITIES]
             lines.append(Series(group, style, [*clean, *rest]))
     of = {name: style for style, names in enumerate(GROUPS.values()) for name in names}
     means = [Series(_plain(name), of[name], [(100 * robustness.error(name), 0)]) for name in robustness.errors]
@@ -238,11 +238,11 @@ def localization_section(every: Mapping[str, Localization]) -> list[Section]:
 
 def localization_page(localization: Localization, run: RunFolder, data: str) -> str:
     """Return the table and the examples as HTML text."""
-    facts = run.read("run.json")
+    metadata = run.read("run.json")
     sentence = (
-        f"{facts['student']['name']} of run {run.path} (recipe {facts['recipe']}, seed {facts['seed']}, trained on "
-        f"{facts['data']['name']}, begun {facts['started']}), {localization.weights} weights, on {data}; measured on "
-        f"{date.today().isoformat()}."
+        f"{metadata['student']['name']} of run {run.path} (recipe {metadata['recipe']}, seed {metadata['seed']}, "
+        f"trained on {metadata['data']['name']}, begun {metadata['started']}), {localization.weights} weights, on "
+        f"{data}; measured on {date.today().isoformat()}."
     )
     groups: list[Group] = [
         ([_with_boxes(example), example.score], [example.name, f"IoU {example.overlap:.2f}"])

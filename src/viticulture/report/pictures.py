@@ -167,17 +167,17 @@ def image_grid(
     )
 
 
-def gallery(shown: Gallery, max_side: int = MAX_SIDE) -> Markup:
+def gallery(content: Gallery, max_side: int = MAX_SIDE) -> Markup:
     """Draw a gallery of photographs and maps; only its note if there are none."""
-    if not shown.groups:
-        return Markup("<p>{}</p>").format(shown.note)
-    groups = [(_drawn(pictures), lines) for pictures, lines in shown.groups]
-    return image_grid(shown.title, groups, shown.note, max_side)
+    if not content.groups:
+        return Markup("<p>{}</p>").format(content.note)
+    groups = [(_drawn(pictures), lines) for pictures, lines in content.groups]
+    return image_grid(content.title, groups, content.note, max_side)
 
 
-def galleries(shown: Sequence[Gallery], max_side: int = MAX_SIDE) -> Markup:
+def galleries(contents: Sequence[Gallery], max_side: int = MAX_SIDE) -> Markup:
     """Draw galleries one below the other; `max_side` as for `image_grid`."""
-    return Markup().join(gallery(each, max_side) for each in shown)
+    return Markup().join(gallery(each, max_side) for each in contents)
 
 
 def _drawn(pictures: Sequence[NDArray[Any]]) -> list[Pixels]:

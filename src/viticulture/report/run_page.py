@@ -42,59 +42,57 @@ def write_page(run: RunFolder) -> Path:
 
 def page_of(run: RunFolder) -> RunPage:
     """The page's content as plain data."""
-    facts = run.read("run.json")
+    metadata = run.read("run.json")
     curves = read_curves(run.metrics) if run.metrics.exists() else {}
     task, pictures, explained = task_of(run), read_galleries(run.path / FILE), read_explanation(run)
     results = task.read_results()
-    running = facts["status"] == "running" and results is None
+    running = metadata["status"] == "running" and results is None
     lost = (results is None or pictures is None) and not running
-    kept = (pictures or {}) if results is not None else {}  # those of weights that are gone are left out
-    classes = len(facts["data"]["classes"])
+    drawn = (pictures or {}) if results is not None else {}  # those of weights that are gone are left out
     config = config_of(run)
     height, width = config.images.shape
-    counts = ", ".join(f"{count:,} {split}" for split, count in facts["data"]["images"].items())
-    of_classes = f" of {counted(classes, task.unit[0])}" if classes else ", labels unused"
-    of_classes = ", a number each" if task.contents == "numbers" else of_classes
+    counts = ", ".join(f"{count:,} {split}" for split, count in metadata["data"]["images"].items())
+    annotation = task.annotation(metadata["data"]["classes"])
     sentence = (
-        f"{facts['student']['name']}, trained on {facts['data']['name']} ({counts} images{of_classes}, {height} x "
-        f"{width} pixels) by recipe {facts['recipe']}, seed {facts['seed']}."
+        f"{metadata['student']['name']}, trained on {metadata['data']['name']} ({counts} images, {annotation}, "
+        f"{height} x {width} pixels) by recipe {metadata['recipe']}, seed {metadata['seed']}."
     )
     return RunPage(
-        title=f"{facts['student']['name']} on {facts['data']['name']}",
+        title=f"{metadata['student']['name']} on {metadata['data']['name']}",
         sentence=sentence,
-        state=_state(run, curves, facts) if running else "",
-        costs=costs_of(facts),
+        state=_state(run, curves, metadata) if running else "",
+        costs=costs_of(metadata),
         best_epoch=_best_epoch(run),
         curves=curves,
-        examples=kept.get("examples", ()),
+        examples=drawn.get("examples", ()),
         warnings=[
-            *facts["warnings"],
-            *([facts["ended"]] if "ended" in facts else []),
+            *metadata["warnings"],
+            *([metadata["ended"]] if "ended" in metadata else []),
             *([LOST.format(shell_word(run.path))] if lost else []),
         ],
-        task=task.page(results, kept) if results else TaskPage(),
+        task=task.page(results, drawn) if results else TaskPage(),
         sections=[
             stages_section(run),
             *agreement_section(read_agreement(run)),
             *robustness_section(
                 read_robustness(run), (read_galleries(run.path / CORRUPTED) or {}).get("corruptions", ())
             ),
-            Section("What it attends to", galleries((explained and explained.attention) or kept.get("attention", ()))),
+            Section("What it attends to", galleries((explained and explained.attention) or drawn.get("attention", ()))),
             *localization_section(read_localizations(run)),
             *probe_section(read_probes(run)),
             *_links(run),
-            Section("What it paints", galleries(kept.get("reconstruction", ()))),
+            Section("What it paints", galleries(drawn.get("reconstruction", ()))),
             *explanation_sections(run, explained),
         ],
         recipe=(run.path / "recipe.yaml").read_text(encoding="utf-8"),
         reproduce={
-            "command": facts["command"],
-            "seed": str(facts["seed"]),
-            "commit": facts["commit"] or "not run from a checkout",
-            "versions": ", ".join(f"{name} {version}" for name, version in facts["versions"].items()),
-            "hardware": json.dumps(facts["hardware"]).strip("{}").replace('"', ""),
-            "data fingerprint": facts["data"]["fingerprint"],
-            "started": facts["started"],
+            "command": metadata["command"],
+            "seed": str(metadata["seed"]),
+            "commit": metadata["commit"] or "not run from a checkout",
+            "versions": ", ".join(f"{name} {version}" for name, version in metadata["versions"].items()),
+            "hardware": json.dumps(metadata["hardware"]).strip("{}").replace('"', ""),
+            "data fingerprint": metadata["data"]["fingerprint"],
+            "started": metadata["started"],
         },
     )
 
@@ -106,18 +104,20 @@ def _best_epoch(run: RunFolder) -> int | None:
     return None
 
 
-def costs_of(facts: Mapping[str, Any]) -> Costs:
+def costs_of(metadata: Mapping[str, Any]) -> Costs:
     """Return the student's size, training time and views per image from run.json."""
-    seconds, steps, student = facts.get("seconds"), facts.get("steps"), facts["student"]
-    images = steps * facts.get("batch_size", 0) if steps else 0  # a run from the Hub may not say how large batches were
+    seconds, steps, student = metadata.get("seconds"), metadata.get("steps"), metadata["student"]
+    images = (
+        steps * metadata.get("batch_size", 0) if steps else 0
+    )  # a run from the Hub may not say how large batches were
     speed = images / seconds if seconds and images else None
-    return Costs(student["parameters"], student["macs"], speed, seconds, facts.get("views", 1))
+    return Costs(student["parameters"], student["macs"], speed, seconds, metadata.get("views", 1))
 
 
-def _state(run: RunFolder, curves: Mapping[str, Points], facts: Mapping[str, Any]) -> str:
+def _state(run: RunFolder, curves: Mapping[str, Points], metadata: Mapping[str, Any]) -> str:
     """Return the progress of a training; the curves show its last epoch's metrics."""
     done = int(max((points[-1][0] for points in curves.values() if points), default=0))
-    epochs = facts.get("settings", {}).get("train", {}).get("epochs", "?")
+    epochs = metadata.get("settings", {}).get("train", {}).get("epochs", "?")
     again = f"`viticulture resume {shell_word(run.whole)}` goes on with it."
     if not run.in_use:
         return f"Interrupted: {done} of {epochs} epochs are done; {again}"
@@ -135,21 +135,22 @@ def _links(run: RunFolder) -> list[Section]:
 
 def other_page(task: Task, other: OtherImages) -> str:
     """The page of a run on other images as HTML text: results and mistakes on these, and where it comes from."""
-    facts, results = task.run.read("run.json"), other.evaluated.results
+    metadata, results = task.run.read("run.json"), other.evaluated.results
     galleries = {"mistakes": task.mistakes(other.evaluated)}
     page = RunPage(
         title=f"{task.run.path.name} on {other.name}",
         sentence=(
-            f"{facts['student']['name']}, trained on {facts['data']['name']} by recipe {facts['recipe']}, seed "
-            f"{facts['seed']}, evaluated on {counted(results.results[results.counts].images, 'image')} of {other.name}."
+            f"{metadata['student']['name']}, trained on {metadata['data']['name']} by recipe {metadata['recipe']}, "
+            f"seed {metadata['seed']}, evaluated on {counted(results.results[results.counts].images, 'image')} of "
+            f"{other.name}."
         ),
-        costs=costs_of(facts),
+        costs=costs_of(metadata),
         warnings=other.warnings,
         task=task.page(results, galleries, own=False),
         reproduce={
             "run": str(task.run.path),
-            "trained by": facts["command"],
-            "data fingerprint of the run": facts["data"]["fingerprint"],
+            "trained by": metadata["command"],
+            "data fingerprint of the run": metadata["data"]["fingerprint"],
             "evaluated": datetime.now(UTC).isoformat(timespec="seconds"),
         },
     )

@@ -75,15 +75,15 @@ def _row(name: str, path: Path) -> list[Cell]:
     if is_planned(path) and not (path / "run.json").exists():
         return _early_row(name, path)
     run = RunFolder.open(path)
-    facts = run.read("run.json")
+    metadata = run.read("run.json")
     measured: list[Cell] = ["", "", ""]
     if (headline := read_headline(run)) is not None:
         value = headline.value if headline.name == "top-1" else str(headline)
         interval = headline.written_interval.replace(" to ", "–") + (" %" if headline.share else "")
         measured = [value, interval, f"{headline.images:,} {headline.split}"]
-    begun = facts["started"][:16].replace("T", " ")
-    state = STOPPED if facts["status"] == "running" and not run.in_use else facts["status"]
-    return [name, facts["data"]["name"], facts["student"]["name"], facts["recipe"], state, *measured, begun]
+    begun = metadata["started"][:16].replace("T", " ")
+    state = STOPPED if metadata["status"] == "running" and not run.in_use else metadata["status"]
+    return [name, metadata["data"]["name"], metadata["student"]["name"], metadata["recipe"], state, *measured, begun]
 
 
 def _early_row(name: str, path: Path) -> list[Cell]:

@@ -62,7 +62,8 @@ def stages_table(plan: BudgetPlan, headlines: Sequence[Headline | None]) -> Tabl
         Column("min", "significant"),
         Column("of the time", "percent"),
     ]
-    columns.append(Column(next((headline.name for headline in headlines if headline), "top-1"), "percent"))
+    first = next((headline for headline in headlines if headline), None)
+    columns.append(Column(first.name if first else "result", "percent" if first is None or first.share else "decimal"))
     total = plan.spent or 1.0  # a clock may not have ticked yet
     rows: list[tuple[str | int | float | None, ...]] = [
         ("choosing", "", "", None, None, None, plan.prepared / 60, plan.prepared / total, None)

@@ -15,6 +15,7 @@ from ..study.comparison import Comparison, RankingEntry
 from ..study.conclusion import data_name
 from ..study.disagreement import default_pair
 from ..study.grid import Grid
+from ..study.measures import Measure
 from ..study.statistics import MIN_SEEDS_OF_SUMS, Estimate, Interaction, interactions, separated_sums
 from ..study.study import Study
 from ..table import Cell, Column, Spread, Table, duration, number, scaled
@@ -34,7 +35,8 @@ MAX_PAIRS = 40
 def _label(comparison: Comparison) -> str:
     """Return the label of an axis."""
     title = comparison.measure.title
-    return f"{title[0].lower() + title[1:] if title[1].islower() else title} on {comparison.reported}, %"
+    name = title[0].lower() + title[1:] if title[1].islower() else title
+    return f"{name} on {comparison.reported}{comparison.measure.unit}"
 
 
 def _intervals(comparison: Comparison, grid: Grid) -> str:
@@ -55,16 +57,16 @@ def accuracy_charts(study: Study) -> Markup:
         Series(
             entry.candidate.name,
             styles[entry.candidate.name],
-            [(100 * value, 0.0) for value in entry.test.values],
-            [_percents(entry.test)],
-            [_tip(entry, grid.unit)],
+            [(last.measure.factor * value, 0.0) for value in entry.test.values],
+            [_band(entry.test, last.measure)],
+            [_tip(entry, grid.unit, last.measure)],
         )
         for entry in last.ranking
     ]
     first = f"The best on {'validation' if last.ranked_by == 'val' else 'test'} images is first."
     note = f"Small dots: single {grid.unit}s. {_intervals(last, grid)} {first}"
     title = f"{last.measure.capital} on {data_name(last.data)}, {last.subset.name}"
-    charts = [row_chart(title, rows, _label(last), note)]
+    charts = [row_chart(title, rows, _label(last), note, last.measure.factor, last.measure.digits)]
     for data in dict.fromkeys(comparison.data for comparison in comparisons):
         here = [comparison for comparison in comparisons if comparison.data == data]
         if len(here) > 1:
@@ -73,18 +75,18 @@ def accuracy_charts(study: Study) -> Markup:
 
 
 def _over_data(comparisons: Sequence[Comparison], styles: Mapping[str, int], grid: Grid) -> Markup:
-    lines, sizes = [], set[float]()
+    lines, sizes, last = [], set[float](), comparisons[-1]
+    measure = last.measure
     for name, style in styles.items():
         entries = [entry for each in comparisons for entry in each.ranking if entry.candidate.name == name]
-        known = ((images, entry) for entry in entries if (images := entry.mean("train_images")))
-        points = sorted(known, key=lambda point: point[0])  # two subsets may have the same number of images
+        sized = ((images, entry) for entry in entries if (images := entry.mean("train_images")))
+        points = sorted(sized, key=lambda point: point[0])  # two subsets may have the same number of images
         if points:
-            ys = [(images, 100 * entry.test.mean) for images, entry in points]
-            bands = [_percents(entry.test) for _, entry in points]
-            lines.append(Series(name, style, ys, bands, [_tip(entry, grid.unit) for _, entry in points]))
+            ys = [(images, measure.factor * entry.test.mean) for images, entry in points]
+            bands = [_band(entry.test, measure) for _, entry in points]
+            lines.append(Series(name, style, ys, bands, [_tip(entry, grid.unit, measure) for _, entry in points]))
             sizes |= {images for images, _ in points}
-    last = comparisons[-1]
-    axes = Axes("training images", _label(last), log_x=True, at=sorted(sizes), max_y=100)
+    axes = Axes("training images", _label(last), log_x=True, at=sorted(sizes), max_y=measure.factor)
     title = f"{last.measure.capital} against training data, {data_name(last.data)}"
     return line_chart(title, lines, axes, _intervals(last, grid))
 
@@ -104,14 +106,14 @@ def cost_charts(study: Study) -> Markup:
             Series(
                 entry.candidate.name,
                 styles[entry.candidate.name],
-                [(value / size, 100 * entry.test.mean)],
-                [_percents(entry.test)],
-                [_tip(entry, unit)],
+                [(value / size, last.measure.factor * entry.test.mean)],
+                [_band(entry.test, last.measure)],
+                [_tip(entry, unit, last.measure)],
             )
             for entry in sorted(last.ranking, key=lambda entry: styles[entry.candidate.name])
             if (value := entry.mean(column))
         ]
-        axes = Axes(f"{label}, {name}", _label(last), log_x=True, max_y=100)
+        axes = Axes(f"{label}, {name}", _label(last), log_x=True, max_y=last.measure.factor)
         charts.append(scatter_chart(f"{last.measure.capital} against {title}", series, axes))
     note = f"Means over {unit}s."
     if any('class="front"' in chart for chart in charts):
@@ -125,7 +127,7 @@ def curve_charts(study: Study) -> Markup:
     unit, clock = _unit([entry.mean("seconds") for entry in last.ranking], CLOCK)
     over_epochs, over_time = [], []
     for entry in sorted(last.ranking, key=lambda entry: styles[entry.candidate.name]):
-        if points := _mean_curve(study, entry, last.measure.curves):
+        if points := _mean_curve(study, entry, last.measure):
             name, style = entry.candidate.name, styles[entry.candidate.name]
             over_epochs.append(Series(name, style, points))
             seconds, epochs = entry.mean("seconds"), entry.mean("epochs")
@@ -133,21 +135,23 @@ def curve_charts(study: Study) -> Markup:
                 over_time.append(Series(name, style, [(x * seconds / epochs / unit, y) for x, y in points]))
     if not over_epochs:
         return Markup()
-    label = f"{last.measure.curve} on {'validation' if last.ranked_by == 'val' else 'held-out'} images, %"
+    label = (
+        f"{last.measure.curve} on {'validation' if last.ranked_by == 'val' else 'held-out'} images{last.measure.unit}"
+    )
     charts = [line_chart("Over epochs", over_epochs, Axes("epoch", label))]
     if over_time:
         charts.append(line_chart("Over training time", over_time, Axes(f"training time, {clock}", label)))
     return side_by_side(*charts)
 
 
-def _mean_curve(study: Study, entry: RankingEntry, names: Sequence[str]) -> Points:
-    """Return (epoch, %) where every seed has a value."""
+def _mean_curve(study: Study, entry: RankingEntry, measure: Measure) -> Points:
+    """Return (epoch, value) where every seed has a value."""
     of_seeds: list[dict[float, float]] = []
     for outcome in entry.outcomes:
         metrics = study.folder.run(outcome.cell).metrics
         curves = read_curves(metrics) if metrics.exists() else {}
-        measured = next((curves[name] for name in names if name in curves), [])
-        of_seeds.append({round(x, 3): 100 * y for x, y in measured})
+        measured = next((curves[name] for name in measure.curves if name in curves), [])
+        of_seeds.append({round(x, 3): measure.factor * y for x, y in measured})
     shared = set.intersection(*(set(curve) for curve in of_seeds)) if of_seeds else set()
     return [(x, fmean(curve[x] for curve in of_seeds)) for x in sorted(shared)]
 
@@ -158,20 +162,21 @@ def _unit(values: Sequence[float | None], units: Sequence[tuple[float, str]]) ->
     return next(((size, name) for size, name in units if largest >= size), units[-1])
 
 
-def _percents(estimate: Estimate) -> Band:
-    """Return the interval in percent; None without one."""
-    return None if estimate.low is None or estimate.high is None else (100 * estimate.low, 100 * estimate.high)
+def _band(estimate: Estimate, measure: Measure) -> Band:
+    """Return the interval as it is drawn; None without one."""
+    if estimate.low is None or estimate.high is None:
+        return None
+    return measure.factor * estimate.low, measure.factor * estimate.high
 
 
-def _tip(entry: RankingEntry, unit: str) -> str:
+def _tip(entry: RankingEntry, unit: str, measure: Measure) -> str:
     """Return the text of a point under the pointer."""
     test, images = entry.test, entry.mean("train_images")
-    sd = f" ± {100 * test.sd:.1f} sd" if test.sd is not None else f" (one {unit})"
+    sd = f" ± {measure.number(test.sd)} sd" if test.sd is not None else f" (one {unit})"
     lines = [f"{entry.candidate.name}, {entry.subset.name}" + (f" ({images:,.0f} images)" if images else "")]
-    lines.append(f"{100 * test.mean:.1f} %{sd}")
-    if test.low is not None and test.high is not None:
-        low, high = max(0.0, 100 * test.low), min(100.0, 100 * test.high)
-        lines.append(f"95 % interval {low:.1f} to {high:.1f}, {len(test.values)} {unit}s")
+    lines.append(f"{measure.value(test.mean)}{sd}")
+    if interval := measure.interval(test):
+        lines.append(f"95 % interval {interval}, {len(test.values)} {unit}s")
     costs = f"{scaled(entry.mean('parameters'))} parameters, {scaled(entry.mean('macs'))} MACs"
     lines.append(f"{duration(entry.mean('seconds'))} a {unit}, {costs}")
     return "\n".join(lines)
@@ -200,22 +205,28 @@ def families(networks: Iterable[str]) -> list[str]:
 def teaching_section(study: Study) -> list[Section]:
     """Draw every student's accuracy against its teacher's, on the largest subset, by the teachers' families
     (Co-advise, arXiv:2106.12378, Figure 4)."""
-    ranking = {entry.candidate.name: entry for entry in study.comparisons[-1].ranking} if study.comparisons else {}
+    if not study.comparisons:
+        return []
+    last = study.comparisons[-1]
+    ranking, factor = {entry.candidate.name: entry for entry in last.ranking}, last.measure.factor
     every = {candidate.name: candidate.overrides for candidate in study.folder.grid.candidates}
     pairs = [(who, by) for who, by in teachers_of(every).items() if who in ranking and by in ranking]
     if len(pairs) < MIN_TAUGHT or len({by for _, by in pairs}) < 2:  # students of one teacher do not compare teachers
         return []
-    networks = {by: str((ranking[by].outcomes[0].facts or {}).get("student", {}).get("name", "")) for _, by in pairs}
+    networks = {by: str((ranking[by].outcomes[0].metadata or {}).get("student", {}).get("name", "")) for _, by in pairs}
     series = []
     for style, kind in enumerate(families(networks.values())):
         taught = [(ranking[who], ranking[by]) for who, by in pairs if family(networks[by]) == kind]
-        points = [(100 * by.test.mean, 100 * who.test.mean) for who, by in taught]
+        points = [(factor * by.test.mean, factor * who.test.mean) for who, by in taught]
         tips = [
-            f"{who.candidate.name}\n{y:.1f} %, its teacher {x:.1f} %"
-            for (x, y), (who, _) in zip(points, taught, strict=True)
+            f"{who.candidate.name}\n{last.measure.value(who.test.mean)}, its teacher {last.measure.value(by.test.mean)}"
+            for who, by in taught
         ]
-        series.append(Series(kind, style, points, [_percents(who.test) for who, _ in taught], tips))
-    axes = Axes("accuracy of the teacher, %", "accuracy of the student, %")
+        series.append(Series(kind, style, points, [_band(who.test, last.measure) for who, _ in taught], tips))
+    axes = Axes(
+        f"{last.measure.word} of the teacher{last.measure.unit}",
+        f"{last.measure.word} of the student{last.measure.unit}",
+    )
     note = "Each point is a student and its one teacher. A flat line: better teachers do not train better students."
     return [Section("Students and their teachers", point_chart("By the teacher's family", series, axes, note))]
 
@@ -236,13 +247,17 @@ def sums_table(study: Study) -> Table | None:
         for entry in last.ranking
     }
     sums = interactions(accuracies, grid.baseline.name)
+    factor, digits = last.measure.factor, last.measure.digits
     rows: list[list[Cell]] = [
-        [each.name, *(Spread(tuple(100 * x for x in values)) for values in (each.gain, each.parts_gain, each.excess))]
+        [
+            each.name,
+            *(Spread(tuple(factor * x for x in v), digits) for v in (each.gain, each.parts_gain, each.excess)),
+        ]
         for each in sums
     ]
     columns = [Column("sum"), *(Column(n, "spread") for n in ("gain of the sum", "gains of its parts", "excess"))]
     note = (
-        f"Points of {last.measure.word} over {grid.baseline.name}, mean ± sd over {grid.unit}s; the excess is the "
+        f"Differences in {last.measure.word} over {grid.baseline.name}, mean ± sd over {grid.unit}s; the excess is the "
         f"sum's gain minus the gains of its parts. {sums_sentence(sums, grid.unit, grid.overlap)}"
     )
     return Table("Sums and their parts", columns, rows, note) if rows else None
@@ -282,9 +297,9 @@ def class_section(study: Study) -> Markup:
         return Markup()
     names, matrices = _confusions(study, comparison)
     support = next(iter(matrices.values())).sum(1)
-    shown = np.flatnonzero(support)  # recall is not defined for a class without images
-    classes, images = [names[c] for c in shown], [number(round(float(support[c]), 1)) for c in shown]
-    recall = {name: 100 * _rates(matrix).diagonal()[shown] for name, matrix in matrices.items()}
+    present = np.flatnonzero(support)  # recall is not defined for a class without images
+    classes, images = [names[c] for c in present], [number(round(float(support[c]), 1)) for c in present]
+    recall = {name: 100 * _rates(matrix).diagonal()[present] for name, matrix in matrices.items()}
     first, second = (entry.candidate.name for entry in pair)
     order = np.argsort(-np.abs(recall[first] - recall[second]), kind="stable")
     rows = [(classes[c], images[c], recall[first][c], recall[second][c]) for c in order]

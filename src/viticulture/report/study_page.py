@@ -75,7 +75,7 @@ def _disagreement(study: Study) -> Markup:
 def _tiles(study: Study) -> list[Tile]:
     (done, planned), grid = study.counts, study.folder.grid
     trainings = {outcome.cell.name: outcome for outcome in study.outcomes}.values()  # candidates may share them
-    seconds = sum(float((outcome.facts or {}).get("seconds") or 0) for outcome in trainings)
+    seconds = sum(float((outcome.metadata or {}).get("seconds") or 0) for outcome in trainings)
     tiles = [
         Tile("Trainings", f"{done} of {planned}", "finished"),
         Tile("Candidates", str(len(grid.candidates)), "recipes"),
@@ -84,7 +84,7 @@ def _tiles(study: Study) -> list[Tile]:
     ]
     if study.comparisons:
         last = study.comparisons[-1]
-        data = (last.leader.outcomes[0].facts or {}).get("data", {})
+        data = (last.leader.outcomes[0].metadata or {}).get("data", {})
         number = data.get("images", {}).get("val" if last.reported == "validation" else "test", 0)
         fold = " per fold" if grid.overlap else ""
         classes = f"of {len(data.get('classes', [])):,} classes"
@@ -100,7 +100,7 @@ def study_warnings(study: Study) -> list[str]:
     warnings = [f"{failed} training{plural} failed{decided}; the {errors} listed under Failed."] if failed else []
     warnings += few_steps(study.plan, grid.unit) if study.plan else []
     warnings += [FOLDS] if grid.overlap else []
-    warnings += study.folder.facts.get("warnings", [])
+    warnings += study.folder.metadata.get("warnings", [])
     last = study.comparisons[-1] if study.comparisons else None
     if last and last.ranked_by == "test" and not grid.published:
         warnings.append("There are no validation images, so that test images rank, which favors the first.")
@@ -110,12 +110,12 @@ def study_warnings(study: Study) -> list[str]:
         )
     if last and all(len(entry.outcomes) == 1 for entry in last.ranking):
         warnings.append(f"One {grid.unit} cannot show the effect of chance; train three or more.")
-    return [*warnings, *map(str, (study.outcomes[0].facts or {}).get("warnings") or [])]
+    return [*warnings, *map(str, (study.outcomes[0].metadata or {}).get("warnings") or [])]
 
 
 def _conditions(study: Study) -> Markup:
     """Return what was the same for all, and what was decided during the study."""
-    grid, plan, known = study.folder.grid, study.plan, study.folder.facts
+    grid, plan, metadata = study.folder.grid, study.plan, study.folder.metadata
     last = study.comparisons[-1] if study.comparisons else None
     reported = last.reported if last else "test"
     rows = {
@@ -132,11 +132,11 @@ def _conditions(study: Study) -> Markup:
             "intervals are corrected by Nadeau and Bengio: variance times 1 / folds + test / training images, "
             f"1/{grid.subsets.folds} + 1/{grid.subsets.folds - 1} of all folds."
         )
-    if decisions := known.get("decisions"):
+    if decisions := metadata.get("decisions"):
         rows["dropped by halving"] = "\n".join(decisions)
-    rows["begun"] = f"{known['began']} by viticulture {known['version']}"
-    facts = (outcome.facts or {} for outcome in study.outcomes)
-    if run := next((each for each in facts if {"hardware", "versions"} <= each.keys()), None):
+    rows["begun"] = f"{metadata['began']} by viticulture {metadata['version']}"
+    runs = (outcome.metadata or {} for outcome in study.outcomes)
+    if run := next((each for each in runs if {"hardware", "versions"} <= each.keys()), None):
         hardware = run["hardware"]
         gpus = ", ".join(hardware["gpus"]) or "no GPU"
         rows["hardware"] = f"{hardware['cpu']}, {hardware['cores']} cores, {gpus}"
@@ -161,7 +161,7 @@ def _rule(comparison: Comparison, unit: str) -> str:
 def _commands(study: Study) -> Markup:
     """Return the command of the whole study, and one per candidate and subset, for the first seed or fold."""
     plan, grid = study.plan, study.folder.grid
-    rows: list[list[Cell]] = [["the whole study", "", str(study.folder.facts["command"])]]
+    rows: list[list[Cell]] = [["the whole study", "", str(study.folder.metadata["command"])]]
     first = grid.seeds[0]
     for cell in grid.cells():
         if plan is not None and cell.seed == first:

@@ -8,7 +8,7 @@ from ..study.comparison import Comparison
 from ..study.conclusion import data_name
 from ..study.grid import Cell as GridCell
 from ..study.grid import Grid
-from ..study.measures import measure
+from ..study.measures import Measure, measure
 from ..study.plan import EVAL_VIEWS, IMAGE_SIZE, StudyPlan
 from ..study.statistics import Difference, Estimate
 from ..study.study import Study
@@ -38,7 +38,7 @@ def plan_note(grid: Grid, plan: StudyPlan) -> str:
     terms = {
         "epochs": "Every cell trains for the same number of epochs",
         "time": "Every cell of one training subset trains for the same time",
-        "recipe": "Every recipe trains for its own number of epochs",
+        "recipe": "Every recipe trains for the number of epochs it sets",
     }[grid.terms.equal]
     if plan.scale < 1:
         budget = f"the budget of {grid.terms.budget}"
@@ -70,7 +70,7 @@ def few_steps(plan: StudyPlan, unit: str) -> list[str]:
 
 
 def results_table(study: Study) -> Table:
-    """Return a row per candidate and a column per training subset: the measure, %, mean and sd over seeds."""
+    """Return a row per candidate and a column per training subset: the measure, mean and sd over seeds."""
     grid, comparisons = study.folder.grid, study.comparisons
     several = len({comparison.data for comparison in comparisons}) > 1
     columns = [Column("candidate")]
@@ -81,16 +81,24 @@ def results_table(study: Study) -> Table:
         columns += [Column("published", "decimal"), Column("ours − published", "decimal")]
     rows: list[list[Cell]] = []
     for candidate in grid.candidates:
-        entries = [next((e for e in each.ranking if e.candidate == candidate), None) for each in comparisons]
-        row: list[Cell] = [candidate.name, *(_spread(entry.test) if entry else None for entry in entries)]
+        entries = [
+            (each.measure, next((e for e in each.ranking if e.candidate == candidate), None)) for each in comparisons
+        ]
+        row: list[Cell] = [candidate.name, *(_spread(e.test, measured) if e else None for measured, e in entries)]
         if grid.published:
-            ours, published = next((100 * e.test.mean for e in entries if e), None), candidate.published
+            ours = next((measured.factor * e.test.mean for measured, e in entries if e), None)
+            published = candidate.published
             gap = f"{ours - published:+.1f}" if ours is not None and published is not None else None
             row += [None if published is None else f"{published:g}", gap]
         rows.append(row)
     where = "" if several else f" on {data_name(comparisons[-1].data)}" if comparisons else ""
-    title = comparisons[-1].measure.title if comparisons else measure(["accuracy"]).title
-    return Table(f"{title}{where}, %", columns, rows, _seeds_note(comparisons, grid.unit) + _not_of_test(comparisons))
+    last = comparisons[-1].measure if comparisons else measure(["accuracy"])
+    return Table(
+        f"{last.title}{where}{last.unit}",
+        columns,
+        rows,
+        _seeds_note(comparisons, grid.unit) + _not_of_test(comparisons),
+    )
 
 
 def all_results_table(study: Study) -> Table:
@@ -99,16 +107,20 @@ def all_results_table(study: Study) -> Table:
     several = len({comparison.data for comparison in comparisons}) > 1
     reported = "test" if any(comparison.reported == "test" for comparison in comparisons) else "validation"
     of_test = reported == "test"
+    ranked_measure = comparisons[-1].measure if comparisons else measure(["accuracy"])
     columns = [
         Column("candidate"),
         Column("training data"),
         *([Column("data")] if several else []),
         Column("images", "count"),
         Column(f"{grid.unit}s", "count"),
-        Column(f"{reported}, %", "spread"),
+        Column(f"{reported}{ranked_measure.unit}", "spread"),
         Column("95 % interval", "decimal"),
-        *([Column("validation, %", "spread")] if of_test else []),
-        Column("− baseline, points", "signed"),
+        *([Column(f"validation{ranked_measure.unit}", "spread")] if of_test else []),
+        Column(
+            f"− baseline{',' * ranked_measure.share}{ranked_measure.points}",
+            "signed" if ranked_measure.share else "decimal",
+        ),
         Column("its interval", "decimal"),
         Column("epochs", "count"),
         Column(f"min a {grid.unit}", "significant"),
@@ -119,6 +131,7 @@ def all_results_table(study: Study) -> Table:
     for comparison in comparisons:
         for entry in comparison.ranking:
             images, epochs, gap = entry.mean("train_images"), entry.mean("epochs"), entry.versus_baseline
+            measured = comparison.measure
             rows.append(
                 [
                     entry.candidate.name,
@@ -126,26 +139,25 @@ def all_results_table(study: Study) -> Table:
                     *([data_name(comparison.data)] if several else []),
                     None if images is None else round(images),
                     len(entry.outcomes),
-                    _spread(entry.test) if entry.tested or not of_test else None,
-                    _interval(entry.test),
-                    *([_spread(entry.val) if entry.val else None] if of_test else []),
-                    None if gap is None else 100 * gap.mean,
-                    None if gap is None else _points(gap),
+                    _spread(entry.test, measured) if entry.tested or not of_test else None,
+                    measured.interval(entry.test, "–"),
+                    *([_spread(entry.val, measured) if entry.val else None] if of_test else []),
+                    None if gap is None else measured.factor * gap.mean,
+                    None if gap is None else _ends(gap, measured),
                     None if epochs is None else round(epochs),
                     _divided(entry.mean("seconds"), 60),
                     _divided(entry.mean("parameters"), 1e6),
                     _divided(entry.mean("macs"), 1e6),
                 ]
             )
-    known = comparisons[-1].measure if comparisons else measure(["accuracy"])
     ranked_by = "validation" if all(comparison.ranked_by == "val" for comparison in comparisons) else reported
     difference, names = "Student's interval", {name for comparison in comparisons for name in comparison.measured}
-    if known.images or "accuracy" in names:
-        of = "" if known.images else ", for accuracies,"
+    if ranked_measure.images or "accuracy" in names:
+        of = "" if ranked_measure.images else ", for accuracies,"
         over = f"{'' if grid.overlap else 'seeds and '}{reported} images"
         difference = f"the wider of {difference} and{of} the interval over {over}"
     note = (
-        f"Candidates are ordered by {ranked_by} {known.word}. Intervals: 95 %, "
+        f"Candidates are ordered by {ranked_by} {ranked_measure.word}. Intervals: 95 %, "
         f"{intervals(grid, sorted(names), reported)}. − baseline: paired difference to {grid.baseline.name} on the "
         f"same {grid.unit}s, with {difference}."
     )
@@ -174,21 +186,21 @@ def intervals(grid: Grid, measured: Sequence[str], reported: str) -> str:
     def wider(images: str) -> str:
         return f"the wider of {students}{',' * bool(grid.overlap)} and {images}" if images else students
 
-    images = {known.word: known.images.format(reported) for known in (measure([name]) for name in measured)}
+    images = {entry.word: entry.images.format(reported) for entry in (measure([name]) for name in measured)}
     if len(set(images.values())) == 1:
         return wider(next(iter(images.values())))
     return wider("") + "".join(f"; of {word} {wider(over)}" for word, over in images.items() if over)
 
 
-def _spread(estimate: Estimate) -> Spread:
-    """Return the values in percent."""
-    return Spread(tuple(100 * value for value in estimate.values))
+def _spread(estimate: Estimate, measured: Measure) -> Spread:
+    """Return the values as they are written."""
+    return Spread(tuple(measured.factor * value for value in estimate.values), measured.digits)
 
 
-def _points(difference: Difference) -> str | None:
-    """Return the wider of a difference's intervals, in percentage points."""
-    ends = difference.interval
-    return f"{100 * ends[0]:+.1f} to {100 * ends[1]:+.1f}" if ends else None
+def _ends(difference: Difference, measured: Measure) -> str | None:
+    """Return the wider of a difference's intervals."""
+    ends = measured.ends(difference)
+    return ends and " to ".join(f"{end:+.{measured.digits}f}" for end in ends)
 
 
 def _seeds_note(comparisons: list[Comparison], unit: str) -> str:
@@ -205,12 +217,6 @@ def _not_of_test(comparisons: list[Comparison]) -> str:
     entries = [entry for comparison in comparisons if comparison.reported == "test" for entry in comparison.ranking]
     names = dict.fromkeys(entry.candidate.name for entry in entries if not entry.tested)
     return f" On validation images: {', '.join(names)}." if names else ""
-
-
-def _interval(estimate: Estimate) -> str | None:
-    if estimate.low is None or estimate.high is None:
-        return None
-    return f"{max(0.0, 100 * estimate.low):.1f}–{min(100.0, 100 * estimate.high):.1f}"
 
 
 def _minutes(minutes: float | None) -> str | None:

@@ -118,7 +118,9 @@ def pareto(points: Points) -> list[tuple[float, float]]:
     return front
 
 
-def row_chart(title: str, series: Sequence[Series], label: str, note: str = "") -> Markup:
+def row_chart(
+    title: str, series: Sequence[Series], label: str, note: str = "", highest: float = 100.0, digits: int = 1
+) -> Markup:
     """Draw a row per series: every value a small dot, the mean with its interval a marker with a whisker.
 
     Where no series has an interval, rows begin at zero and a stem leads to each marker.
@@ -127,7 +129,7 @@ def row_chart(title: str, series: Sequence[Series], label: str, note: str = "") 
     if not values:
         return Markup()
     ends = [end for line in series for band in line.bands if band for end in band]
-    at = ticks(*_limits(values, ends, 100.0)) if ends else value_ticks([0.0, *values])
+    at = ticks(*_limits(values, ends, highest)) if ends else value_ticks([0.0, *values])
     left = CELL * min(max(cell_len(line.name) for line in series), MAX_NAME) + 16
     right, bottom = left + 298, TOP + ROW * len(series)
     scale = Scale(at[0], at[-1], left, right)
@@ -142,7 +144,7 @@ def row_chart(title: str, series: Sequence[Series], label: str, note: str = "") 
                 "name": line.name,
                 "style": _style(line.style),
                 "y": y,
-                "mean": f"{mean:.1f}",
+                "mean": f"{mean:.{digits}f}",
                 "tip": line.tips[0] if line.tips else "",
                 "whisker": _whisker(band, scale, y, upright=False) if band else stem,
                 "seeds": [_marker(0, scale(value), y + 8, 2) for value, _ in line.points] if ends else [],
@@ -217,10 +219,10 @@ def _shapes(line: Series, x: Scale, y: Scale, joined: bool) -> dict[str, Any]:
     points = line.points if line.tips or line.bands else _thin(line.points)
     bands = [(a, band) for (a, _), band in zip(line.points, line.bands, strict=False) if band]
     around = [(a, high) for a, (_, high) in bands] + [(a, low) for a, (low, _) in reversed(bands)]
-    known = [(i, a, b) for i, (a, b) in enumerate(points) if isfinite(b)]
+    drawn = [(i, a, b) for i, (a, b) in enumerate(points) if isfinite(b)]
     small = joined and not line.tips and len(points) <= FEW_POINTS
     marks = []
-    for i, a, b in known if small or line.tips or not joined else known[-1:]:
+    for i, a, b in drawn if small or line.tips or not joined else drawn[-1:]:
         band = line.bands[i] if i < len(line.bands) and (not joined or len(bands) == 1) else None
         marks.append(
             {
@@ -242,7 +244,7 @@ def _shapes(line: Series, x: Scale, y: Scale, joined: bool) -> dict[str, Any]:
         "path": path if joined else "",
         "band": " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in around) if joined and len(bands) > 1 else "",
         "marks": marks,
-        "points": [[float(f"{a:.4g}"), float(f"{b:.4g}")] for _, a, b in known] if joined and not line.tips else None,
+        "points": [[float(f"{a:.4g}"), float(f"{b:.4g}")] for _, a, b in drawn] if joined and not line.tips else None,
     }
 
 
@@ -315,9 +317,9 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 def _limits(values: Sequence[float], ends: Sequence[float], highest: float) -> tuple[float, float]:
     """Return limits of an axis: all values, and of the intervals the part within one and a half times their range."""
-    room = max(1.5 * (max(values) - min(values)), 4.0)
-    low = max(0.0, min(min(values), *(max(end, min(values) - room) for end in ends)))
-    high = min(highest, max(max(values), *(min(end, max(values) + room) for end in ends)))
+    headroom = max(1.5 * (max(values) - min(values)), 4.0)
+    low = max(0.0, min(min(values), *(max(end, min(values) - headroom) for end in ends)))
+    high = min(highest, max(max(values), *(min(end, max(values) + headroom) for end in ends)))
     return (low, high) if high > low else (max(low - 1, 0.0), min(high + 1, highest))
 
 
@@ -407,9 +409,9 @@ def place_levels(
 
 def _positions(name: str, row: float, passed: bool, plot: Box) -> Iterator[tuple[float, float]]:
     """Yield ends of base lines of a label that fits, best first."""
-    room = plot.right - plot.left - 8 - LETTER * cell_len(name)
+    width_left = plot.right - plot.left - 8 - LETTER * cell_len(name)
     for offset in (BELOW, ABOVE) if passed else (ABOVE, BELOW):
-        for step in range(1 + int(max(room, 0) / STEP)):
+        for step in range(1 + int(max(width_left, 0) / STEP)):
             yield (plot.right - 4 - STEP * step if passed else plot.left + 4 + STEP * step), row + offset
 
 

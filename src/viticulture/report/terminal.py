@@ -31,22 +31,20 @@ from .study_tables import failures, results_table
 from .study_tables import plan_table as study_plan_table
 
 LONG = 20 * 60.0
-"""Seconds from which a training without a budget is told to be long."""
+"""Seconds from which a training without a budget is reported as long."""
 PROPOSED = ("10m", "30m", "2h", "1night")
 """Budgets that are proposed then: the largest that takes no more than half the time."""
 
 
 def introduce(session: Session) -> None:
     """Print the training that is about to begin, with its warnings, on standard error."""
-    facts = session.run.read("run.json")
+    metadata = session.run.read("run.json")
     console = Console(file=STDERR, highlight=False, quiet=is_silent())
-    data, student, side = facts["data"], facts["student"], shape_of(session.dataset.image_size)
+    data, student, side = metadata["data"], metadata["student"], shape_of(session.dataset.image_size)
     counts = ", ".join(f"{count:,} {split}" for split, count in data["images"].items())
     epochs = counted(session.config.train.epochs, "epoch")
     parameters, macs = scaled(student["parameters"]), scaled(student["macs"])
-    task, named = task_class(session.config.method_class), data["classes"]
-    classes = counted(len(named), task.unit[0]) if named else "labels unused"
-    classes = "a number each" if task.contents == "numbers" else classes
+    classes = task_class(session.config.method_class).annotation(data["classes"])
     channels = session.method.data_spec.channels
     bands = "" if channels == 3 else f" with {counted(channels, 'channel')}"
     lines = [

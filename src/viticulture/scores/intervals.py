@@ -40,8 +40,8 @@ def means_of_known(each: NDArray[np.float64]) -> NDArray[np.float64]:
     """Means over the classes that such draws hold, [draws, C] -> [draws], NaN being a class that a draw does not hold;
     one that holds none has the mean of the others, 0 where none holds any."""
     classes = (~np.isnan(each)).sum(1)
-    means, known = np.nansum(each, 1) / np.maximum(classes, 1), classes > 0
-    return np.where(known, means, means[known].mean() if known.any() else 0.0)
+    means, present = np.nansum(each, 1) / np.maximum(classes, 1), classes > 0
+    return np.where(present, means, means[present].mean() if present.any() else 0.0)
 
 
 def wilson(right: int, images: int) -> tuple[float, float]:
@@ -53,18 +53,18 @@ def wilson(right: int, images: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def error_of_recalls(right: Tensor, shown: Tensor) -> float:
+def error_of_recalls(right: Tensor, totals: Tensor) -> float:
     """Compute the standard error of a balanced accuracy, the mean of recalls r_c of n_c images each.
 
         sqrt(sum over c of r_c (1 - r_c) / n_c) / C
 
     Args:
         right: [C] images of each class that are classified correctly.
-        shown: [C] images of each class; a class without any has no recall.
+        totals: [C] images of each class; a class without any has no recall.
     """
-    right, shown = right.cpu(), shown.cpu()  # an Apple GPU has no float64
-    known = shown > 0
-    recalls, images = right[known].double() / shown[known], shown[known].double()
+    right, totals = right.cpu(), totals.cpu()  # an Apple GPU has no float64
+    present = totals > 0
+    recalls, images = right[present].double() / totals[present], totals[present].double()
     return float((recalls * (1 - recalls) / images).sum().sqrt() / len(images))
 
 
@@ -75,5 +75,5 @@ def indistinct(measure: str, best: float, images: int) -> float:
         best: the highest value, in [0, 1] for an accuracy.
         images: that were measured; 0 if unknown.
     """
-    known = measure in ACCURACIES and images and 0 < best < 1  # a mean of rounded weights may exceed 1
-    return sqrt(best * (1 - best) / images) if known else 0.0
+    present = measure in ACCURACIES and images and 0 < best < 1  # a mean of rounded weights may exceed 1
+    return sqrt(best * (1 - best) / images) if present else 0.0

@@ -15,52 +15,52 @@ UNDECIDED = 0.5
 """Threshold of a label that no validation image shows."""
 
 Array = NDArray[np.float64]
-Shown = NDArray[np.floating] | NDArray[np.bool_]
+Labels = NDArray[np.floating] | NDArray[np.bool_]
 """[N, C], 1 where an image shows a label."""
 
 
-def average_precisions(scores: NDArray[np.floating], shown: Shown) -> Array:
+def average_precisions(scores: NDArray[np.floating], truth: Labels) -> Array:
     """[N, C] -> [C], NaN for a label that no image shows."""
-    return _drawn(scores, shown, np.ones((1, len(scores))))[0]
+    return _drawn(scores, truth, np.ones((1, len(scores))))[0]
 
 
-def mean_average_precision(scores: NDArray[np.floating], shown: Shown) -> float:
+def mean_average_precision(scores: NDArray[np.floating], truth: Labels) -> float:
     """mAP in [0, 1]; 0 where no image shows any label."""
-    precisions = average_precisions(scores, shown)
+    precisions = average_precisions(scores, truth)
     return 0.0 if np.isnan(precisions).all() else float(np.nanmean(precisions))
 
 
-def resampled(scores: NDArray[np.floating], shown: Shown) -> Array:
+def resampled(scores: NDArray[np.floating], truth: Labels) -> Array:
     """Return mAP over images drawn with replacement, [R]; the draws are the same for all networks."""
     parts = np.split(times_drawn(len(scores)), REPLICATES // AT_ONCE)
-    return means_of_known(np.concatenate([_drawn(scores, shown, often) for often in parts]))
+    return means_of_known(np.concatenate([_drawn(scores, truth, often) for often in parts]))
 
 
-def best_thresholds(probabilities: NDArray[np.floating], shown: Shown) -> Array:
+def best_thresholds(probabilities: NDArray[np.floating], truth: Labels) -> Array:
     """For each label the threshold with the highest F1, halfway between two images' probabilities: [N, C] -> [C].
 
     Of several the one next to one half; one half for a label that no image shows.
     """
-    pairs = zip(probabilities.T.astype(np.float64), shown.T > 0, strict=True)
+    pairs = zip(probabilities.T.astype(np.float64), truth.T > 0, strict=True)
     return np.array([_best_threshold(some, true) for some, true in pairs])
 
 
-def _best_threshold(probabilities: Array, shown: NDArray[np.bool_]) -> float:
-    if not shown.any():
+def _best_threshold(probabilities: Array, truth: NDArray[np.bool_]) -> float:
+    if not truth.any():
         return UNDECIDED
     order = np.argsort(-probabilities, kind="stable")
     ranked = probabilities[order]
     ends = np.flatnonzero(np.diff(ranked, append=-1.0))  # the last image of each probability
-    f1 = 2 * np.cumsum(shown[order])[ends] / (ends + 1 + shown.sum())
+    f1 = 2 * np.cumsum(truth[order])[ends] / (ends + 1 + truth.sum())
     cuts = (ranked[ends] + np.append(ranked[ends[1:]], 0.0)) / 2
     best = np.flatnonzero(f1 >= f1.max() - 1e-12)
     return float(cuts[best[np.abs(cuts[best] - UNDECIDED).argmin()]])
 
 
-def _drawn(scores: NDArray[np.floating], shown: Shown, often: Array) -> Array:
+def _drawn(scores: NDArray[np.floating], truth: Labels, often: Array) -> Array:
     """AP of every label where image i counts often[r, i] times: [R, N] -> [R, C]."""
     precisions = []
-    for some, true in zip(scores.T, shown.T, strict=True):
+    for some, true in zip(scores.T, truth.T, strict=True):
         order = np.argsort(-some, kind="stable")
         ends = np.flatnonzero(np.diff(some[order], append=np.nan) != 0)
         predicted = np.cumsum(often[:, order], 1)[:, ends]

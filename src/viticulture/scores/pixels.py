@@ -19,8 +19,8 @@ Counts = NDArray[np.int64]
 
 def confusion(predicted: NDArray[np.integer], true: NDArray[np.integer], classes: int) -> Counts:
     """Counts [C, C] of one image; pixels whose true class is none of the C are left out."""
-    known = true < min(classes, UNLABELED)
-    cells = true[known].astype(np.int64) * classes + predicted[known]
+    labeled = true < min(classes, UNLABELED)
+    cells = true[labeled].astype(np.int64) * classes + predicted[labeled]
     return np.bincount(cells, minlength=classes**2).reshape(classes, classes)
 
 

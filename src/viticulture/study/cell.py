@@ -18,8 +18,6 @@ from ..data.image_set import StreamedImages
 from ..data.open import is_there
 from ..disk import read_json
 from ..errors import UserError
-from ..models.detection.detector import Detector
-from ..models.detection.segmenter import Segmenter
 from ..models.taps import layout
 from ..tasks.task import task_of
 from ..text import command_line, read_yaml, yaml_word
@@ -42,10 +40,10 @@ def check_splits(study: StudyFolder, data: str, splits: dict[str, list[str]]) ->
     held_out = held_out_digest(splits)
     with study.locked("splits"):
         path = study.path / "splits.json"
-        known = read_json(path) if path.exists() else {}
-        if data not in known:
-            study.write("splits.json", {**known, data: held_out})
-        elif known[data] != held_out:
+        saved = read_json(path) if path.exists() else {}
+        if data not in saved:
+            study.write("splits.json", {**saved, data: held_out})
+        elif saved[data] != held_out:
             raise UserError(
                 f"the validation or test images of {data} are not those of the study's other cells: either the "
                 "data has changed since, or a recipe holds out other images; restore them, or begin a new study"
@@ -64,16 +62,16 @@ def check_contents(
     with study.locked("splits"):
         path = study.path / "contents.json"
         every = read_json(path) if path.exists() else {}
-        known = every.get(data, {})
+        saved = every.get(data, {})
         for key, (split, content) in digests.items():
-            if known.get(key, content) != content:
+            if saved.get(key, content) != content:
                 raise UserError(
                     f"the {SPLITS[split]} images of {data} differ from those of the study's other cells under the same "
                     "names: the data has changed since; restore them (streamed ones with the times of their files, "
                     "cp -a), or begin a new study"
                 )
-        if new := {key: content for key, (_, content) in digests.items() if key not in known}:
-            study.write("contents.json", {**every, data: {**known, **new}})
+        if new := {key: content for key, (_, content) in digests.items() if key not in saved}:
+            study.write("contents.json", {**every, data: {**saved, **new}})
 
 
 def held_out_digest(splits: dict[str, list[str]]) -> str:
@@ -125,8 +123,8 @@ def _check_images(study: StudyFolder, cell: Cell, plan: StudyPlan, session: Sess
 
 def contents(study: StudyFolder, cell: Cell, plan: StudyPlan) -> str:
     """Return a digest of everything that decides a cell's training, except the images."""
-    known = study.facts["recipes"][study.slugs[cell.candidate.name]]
-    return digest([known, plan.overrides(study.grid, cell), cell.training_seed, cell.candidate.data])
+    saved = study.metadata["recipes"][study.slugs[cell.candidate.name]]
+    return digest([saved, plan.overrides(study.grid, cell), cell.training_seed, cell.candidate.data])
 
 
 def command(study: StudyFolder, cell: Cell, plan: StudyPlan) -> str:
@@ -145,17 +143,13 @@ def _rows(study: StudyFolder, cell: Cell) -> dict[str, Any]:
     return replaced(cell.candidate.overrides, runs)
 
 
-def is_vit(student: nn.Module) -> bool:
-    """Return whether a network attends to tokens; other networks are in a study for reference."""
+def is_vit(network: nn.Module) -> bool:
+    """Return whether a student, alone or as a backbone, attends to tokens; others are in a study for reference."""
+    student = getattr(getattr(network, "backbone", None), "student", network)
     try:
         return bool(layout(student).attention)
     except UserError:  # not laid out as timm's networks are
         return any("attention" in type(module).__name__.lower() for module in student.modules())
-
-
-def inner(network: nn.Module) -> nn.Module:
-    """Return the student within a detector or a segmenter; any other network itself."""
-    return network.backbone.student if isinstance(network, Detector | Segmenter) else network
 
 
 def _session(study: StudyFolder, cell: Cell, plan: StudyPlan) -> Session:
@@ -174,7 +168,7 @@ def _session(study: StudyFolder, cell: Cell, plan: StudyPlan) -> Session:
         overrides = {**_rows(study, cell), **study.grid.conditions, **plan.overrides(study.grid, cell)}
         alone = command(study, cell, plan)
         session = begin(data, str(recipe), cell.training_seed, str(run.path), False, overrides, alone)
-    vit, epochs = is_vit(inner(session.method.student)), session.config.train.epochs
+    vit, epochs = is_vit(session.method.student), session.config.train.epochs
     session.run.update(recipe=cell.candidate.recipe, cell=training, vit=vit, epochs=epochs)
     return session
 
@@ -209,7 +203,7 @@ def data_of(study: StudyFolder, candidate: Candidate) -> str:
     """Return where a candidate's images are: as the user says, else under the study's name for them, or else in the
     folder where they were."""
     data = study.data or candidate.data or study.grid.data
-    folder = study.facts.get("folder")
+    folder = study.metadata.get("folder")
     if not study.data and not candidate.data and folder and not is_there(data) and is_there(folder):
         return str(folder)
     return data

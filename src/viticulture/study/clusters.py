@@ -42,8 +42,8 @@ def write_script(study: StudyFolder, plan: StudyPlan) -> Path:
         raise UserError(
             f"every cell of {study.path} is finished; `viticulture report {shell_word(study.path)}` writes its page"
         )
-    known = [seconds for cell in cells.values() if (seconds := _seconds(study, plan, cell)) is not None]
-    minutes = max(10, round(MARGIN * max(known) / 60)) if known else 24 * 60
+    times = [seconds for cell in cells.values() if (seconds := _seconds(study, plan, cell)) is not None]
+    minutes = max(10, round(MARGIN * max(times) / 60)) if times else 24 * 60
     folder = study.path.absolute()
     worker = f"{shlex.quote(sys.executable)} -m viticulture.study.workers {shlex.quote(str(folder))}"
     script = f"""#!/bin/bash

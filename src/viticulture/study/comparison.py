@@ -74,7 +74,7 @@ class RankingEntry:
     @property
     def vit(self) -> bool:
         """True if the student attends to tokens."""
-        return all((outcome.facts or {}).get("vit", True) for outcome in self.outcomes)
+        return all((outcome.metadata or {}).get("vit", True) for outcome in self.outcomes)
 
 
 @dataclass(frozen=True)
@@ -182,8 +182,8 @@ class PairedResults:
         gaps = [_subtract(self.correct(our), self.correct(their)) for our, their in pairs]
         scores = [our.score or 0.0 for our, _ in pairs], [their.score or 0.0 for _, their in pairs]
         if self.own_images(ours) and ours[0].measured == "accuracy":
-            known = [gap for gap in gaps if gap is not None]
-            return difference_of_folds(*scores, known if len(known) == len(gaps) else None, self.overlap, level)
+            present = [gap for gap in gaps if gap is not None]
+            return difference_of_folds(*scores, present if len(present) == len(gaps) else None, self.overlap, level)
         resampled = _stacked([_subtract(self.resampled(our), self.resampled(their)) for our, their in pairs])
         return difference(*scores, _stacked(gaps), level, resampled, self.overlap)
 
@@ -207,7 +207,7 @@ def compare(study: StudyFolder, outcomes: Iterable[Outcome]) -> list[Comparison]
         for data in dict.fromkeys(candidate.data or grid.data for candidate in grid.candidates)
         for subset in grid.subsets.each()
     ]
-    analyses = study.facts.get("interim_analyses", {})
+    analyses = study.metadata.get("interim_analyses", {})
     compared = (
         _compare(study, *key, groups.get(key, []), analyses.get(f"{key[0]}, {key[1].name}", [])) for key in keys
     )
@@ -216,14 +216,14 @@ def compare(study: StudyFolder, outcomes: Iterable[Outcome]) -> list[Comparison]
 
 def record_analyses(study: StudyFolder, comparisons: Iterable[Comparison]) -> None:
     """Write into study.json which comparisons were analyzed: fingerprints of their trainings, in order."""
-    known = study.facts.get("interim_analyses", {})
-    analyses = dict(known)
+    before = study.metadata.get("interim_analyses", {})
+    analyses = dict(before)
     for comparison in comparisons:
         earlier, fingerprint = analyses.get(comparison.key, []), _fingerprint(comparison.outcomes)
         complete = comparison.rivals and not comparison.incomplete and not study.grid.published
         if complete and fingerprint not in earlier:
             analyses[comparison.key] = [*earlier, fingerprint]
-    if analyses != known:
+    if analyses != before:
         study.update(interim_analyses=analyses)
 
 
@@ -269,8 +269,8 @@ def _compare(
     fingerprint = _fingerprint(outcome for group in groups.values() for outcome in group)
     level = level_of_analysis(1 + (analyses.index(fingerprint) if fingerprint in analyses else len(analyses)))
     leads = {other.candidate.name: paired.difference(leader.outcomes, other.outcomes, level) for other in others}
-    known = [(name, lead) for name, lead in leads.items() if lead is not None]
-    rivals = dict(sorted(known, key=lambda item: item[1].mean))
+    compared_leads = [(name, lead) for name, lead in leads.items() if lead is not None]
+    rivals = dict(sorted(compared_leads, key=lambda item: item[1].mean))
     beats_all = all(lead.separates() and lead.mean > 0 for lead in rivals.values())
     has_winner = beats_all and len(rivals) == len(others) > 0 and not incomplete and not grid.published
     outside = (each for each in ranking if not each.vit and each not in others and each is not leader)
@@ -292,5 +292,5 @@ def _subtract(ours: NDArray[Number] | None, theirs: NDArray[Number] | None) -> N
 
 def _stacked(rows: Sequence[NDArray[Number] | None]) -> NDArray[Number] | None:
     """Stack rows as [S, R]; None where a row is missing or longer than another."""
-    known = [row for row in rows if row is not None]
-    return np.stack(known) if len(known) == len(rows) and len({row.shape for row in known}) == 1 else None
+    present = [row for row in rows if row is not None]
+    return np.stack(present) if len(present) == len(rows) and len({row.shape for row in present}) == 1 else None

@@ -14,7 +14,6 @@ from .grid import CONDITIONS, Candidate, Grid, of_recipes
 from .paper_tables import read_table
 from .terms import AUTO, Subsets, Terms
 
-ANNOTATED = {"objects": "detection/photos", "pixels": "segmentation/photos"}
 """Contents of a folder -> the shipped table of default candidates for it."""
 
 SEEDS = 3
@@ -64,8 +63,7 @@ def grid_of_table(name: str, data: str, subsets: Subsets, seeds: int, terms: Ter
 def default_candidates(data: str) -> tuple[Candidate, ...]:
     """Return the shipped candidates for a data set: by its annotations, or else by the size of its images."""
     source = open_source(data, annotations_first=True)
-    name = ANNOTATED.get(source.contents) or default_recipe(source)
-    return tuple(replace(candidate, data="") for candidate in read_table(name).rows)
+    return tuple(replace(candidate, data="") for candidate in read_table(default_recipe(source)).rows)
 
 
 def _with_weights(candidates: tuple[Candidate, ...], weights: Mapping[str, str]) -> tuple[Candidate, ...]:

@@ -75,8 +75,8 @@ def disagreements(study: StudyFolder, comparison: Comparison) -> Sequence[Galler
         ]
         for direction in directions
     ]
-    known = read_galleries(study.path / FILE, content)
-    if known is None and directions:
+    saved = read_galleries(study.path / FILE, content)
+    if saved is None and directions:
         try:
             run = study.run(pair[0].outcomes[0].cell)
             dataset = dataset_of(run, config_of(run), data_of(study, pair[0].candidate))
@@ -85,9 +85,9 @@ def disagreements(study: StudyFolder, comparison: Comparison) -> Sequence[Galler
                 raise UserError("there are no held-out images")
         except UNREADABLE as error:
             raise UserError(f"The {comparison.reported} images cannot be shown: {error}") from error
-        known = {PART: [_gallery(study, images, dataset.classes, direction, truth) for direction in directions]}
-        save_galleries(study.path / FILE, known, content)
-    return known[PART] if known else ()
+        saved = {PART: [_gallery(study, images, dataset.classes, direction, truth) for direction in directions]}
+        save_galleries(study.path / FILE, saved, content)
+    return saved[PART] if saved else ()
 
 
 def _of_one_fold(first: RankingEntry, second: RankingEntry) -> tuple[RankingEntry, RankingEntry] | None:
@@ -139,7 +139,7 @@ def _predicted(study: StudyFolder, entry: RankingEntry, seeds: Sequence[int]) ->
 def _training(entry: RankingEntry) -> list[Any]:
     """Return what identifies the training whose attention is drawn."""
     outcome = entry.outcomes[0]
-    return [outcome.cell.name, (outcome.facts or {}).get("started")]
+    return [outcome.cell.name, (outcome.metadata or {}).get("started")]
 
 
 def _gallery(
@@ -154,8 +154,8 @@ def _gallery(
         predicted = classes[max(set(wrong), key=wrong.count)]
         shown: list[NDArray[Any]] = []
         for view, attended in (views_and_maps[i] for views_and_maps in attention if views_and_maps):
-            known = any(np.array_equal(view, picture) for picture in shown)
-            shown += [attended] if known else [view, attended]
+            repeated = any(np.array_equal(view, picture) for picture in shown)
+            shown += [attended] if repeated else [view, attended]
         shown = shown or [images.original(number)]
         name = images.records.names[number].rsplit("/", 1)[-1]
         lines = [f"is {classes[int(truth[number])]}", f"{worse.candidate.name} predicts {predicted}", name]

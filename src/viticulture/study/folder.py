@@ -69,7 +69,7 @@ class StudyFolder:
         self.path, self.grid, self.data = Path(path), grid, data
         self.slugs = grid.slugs
         self._tasks: dict[str, type[Task]] = {}
-        self._facts: tuple[tuple[int, int, int] | None, dict[str, Any]] | None = None
+        self._metadata: tuple[tuple[int, int, int] | None, dict[str, Any]] | None = None
 
     @staticmethod
     def create(path: str | Path, grid: Grid, command: str) -> "StudyFolder":
@@ -124,11 +124,11 @@ class StudyFolder:
             raise UserError(
                 f"{path} was made by another version of viticulture (layout {layout}, this one reads {FORMAT})"
             )
-        known = StudyFolder(path, grid).facts.get("folders", {})
-        if outside := [name for name in known.values() if Path(name).name != name]:
+        folders = StudyFolder(path, grid).metadata.get("folders", {})
+        if outside := [name for name in folders.values() if Path(name).name != name]:
             raise UserError(f"{path / 'study.json'} is damaged: {outside[0]!r} is not the name of a folder{CURE}")
-        study = StudyFolder(path, replace(grid, folders=known), data)
-        check_data(path, *study.sources, str(study.facts.get("folder")))
+        study = StudyFolder(path, replace(grid, folders=folders), data)
+        check_data(path, *study.sources, str(study.metadata.get("folder")))
         return study
 
     @property
@@ -142,16 +142,16 @@ class StudyFolder:
             shutil.rmtree(self.path, ignore_errors=True)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """Contents of study.json; read again only after it was replaced, because every cell needs it."""
         path = self.path / "study.json"
         file = path.stat() if path.exists() else None
         mark = (file.st_ino, file.st_mtime_ns, file.st_size) if file else None
-        if self._facts is None or self._facts[0] != mark:
+        if self._metadata is None or self._metadata[0] != mark:
             content = read_json(path)
             check_metadata(path, content, FACTS)
-            self._facts = mark, content
-        return dict(self._facts[1])
+            self._metadata = mark, content
+        return dict(self._metadata[1])
 
     @property
     def terms(self) -> str:
@@ -160,10 +160,10 @@ class StudyFolder:
         folds = [grid.subsets.folds] if grid.subsets.folds else []
         return digest([grid.conditions, asdict(grid.terms), grid.epochs, *folds])
 
-    def update(self, **facts: Any) -> None:
+    def update(self, **metadata: Any) -> None:
         """Add or replace keys of study.json."""
         with self.locked("study"):
-            self.write("study.json", {**self.facts, **facts})
+            self.write("study.json", {**self.metadata, **metadata})
 
     def extend(self) -> list[str]:
         """Add candidates that were added to study.yaml, and check that nothing else changed.
@@ -171,53 +171,53 @@ class StudyFolder:
         Returns: warnings of the recipes, and about recipes that were edited after the study copied them.
         Raises: UserError if the study's copy of a recipe was edited, or the study is of another version.
         """
-        facts = self.facts
-        if not same_release(facts["version"]):
+        metadata = self.metadata
+        if not same_release(metadata["version"]):
             raise UserError(
-                f"{self.path} was begun by viticulture {facts['version']}; this is {VERSION}: install that version to "
-                "continue, or begin a new study"
+                f"{self.path} was begun by viticulture {metadata['version']}; this is {VERSION}: install that version "
+                "to continue, or begin a new study"
             )
-        if facts["terms"] != self.terms:
+        if metadata["terms"] != self.terms:
             raise UserError(
                 f"the conditions, terms, folds or epochs of {self.path / 'study.yaml'} were changed after cells were "
                 "trained by them; put them back, or begin a new study (candidates, subsets and seeds may be added)"
             )
-        known, entries, warnings = dict(facts["recipes"]), dict(facts["candidates"]), []
-        unnamed = {name for name in known if self._lacks_weights(name)}
+        copies, entries, warnings = dict(metadata["recipes"]), dict(metadata["candidates"]), []
+        unnamed = {name for name in copies if self._lacks_weights(name)}
         for candidate in self.grid.candidates:
             name = self.slugs[candidate.name]
             # It could not begin without weights, which are named now.
             if name in unnamed and entries.get(candidate.name) != entry(candidate):
                 entries.pop(candidate.name, None)
-                known.pop(name, None)
+                copies.pop(name, None)
             if entries.setdefault(candidate.name, entry(candidate)) != entry(candidate):
                 raise UserError(
                     f"{candidate.name} was changed in {self.path / 'study.yaml'} after the study began; put it back, "
                     "or add the changed one under another name"
                 )
-            if name in known:
+            if name in copies:
                 self.recipe_file(candidate)
             try:
                 with of_a_file(self.path):
                     recipe = self._resolved(candidate)
             except UserError:
-                if name not in known:
+                if name not in copies:
                     raise
                 continue  # a study may move to a machine without the recipe's file
             warnings += [f"{candidate.name}: {warning}" for warning in recipe.warnings]
             text = recipe.to_yaml()
-            if name not in known:
+            if name not in copies:
                 self.write(f"recipes/{name}.yaml", text)
-                known[name] = digest(text)
-            elif digest(text) != known[name]:
+                copies[name] = digest(text)
+            elif digest(text) != copies[name]:
                 warnings.append(
                     f"{candidate.recipe} was edited after the study began; {candidate.name} continues with the study's "
                     f"copy, recipes/{name}.yaml. To compare the edited recipe, add it under another name, or begin a "
                     "new study"
                 )
         folders = {**self.grid.folders, **self.slugs}
-        if (known, entries, folders) != (facts["recipes"], facts["candidates"], facts.get("folders")):
-            self.update(recipes=known, candidates=entries, folders=folders)
+        if (copies, entries, folders) != (metadata["recipes"], metadata["candidates"], metadata.get("folders")):
+            self.update(recipes=copies, candidates=entries, folders=folders)
         return warnings
 
     def _resolved(self, candidate: Candidate) -> Config:
@@ -231,11 +231,6 @@ class StudyFolder:
                 f"{engine.devices * engine.nodes}; add --engine.devices 1 (--workers uses several devices)"
             )
         check_devices(engine)
-        if not (task := task_class(config.method_class)).share:
-            raise UserError(
-                f"a study compares shares in [0, 1], and {candidate.recipe} is measured by {task.measure}; "
-                "train its runs one by one: viticulture runs"
-            )
         if self.grid.terms.halving and not config.method_class.batch_spec.labels:
             raise UserError(
                 f"halving keeps the best candidates by held-out labels, and {candidate.recipe} trains without labels; "
@@ -252,7 +247,7 @@ class StudyFolder:
         """Return the study's copy of a candidate's recipe. Raises: UserError if it was edited."""
         name = self.slugs[candidate.name]
         path = self.path / "recipes" / f"{name}.yaml"
-        if digest(read_text(path, "recipe")) != self.facts["recipes"].get(name):
+        if digest(read_text(path, "recipe")) != self.metadata["recipes"].get(name):
             raise UserError(
                 f"{path} was edited after cells were trained by it; put it back, or add the edited one to study.yaml "
                 "under another name"
@@ -292,8 +287,8 @@ class StudyFolder:
         """Write a cell's error for the table and the user."""
         reason = error if isinstance(error, str) else f"{type(error).__name__}: {error}".replace("UserError: ", "")
         trace = "" if isinstance(error, str) else "".join(traceback.format_exception(error))
-        facts = {"error": reason, "when": _now(), "host": socket.gethostname(), "traceback": trace}
-        self.write(f"failures/{cell.name}.json", facts)
+        metadata = {"error": reason, "when": _now(), "host": socket.gethostname(), "traceback": trace}
+        self.write(f"failures/{cell.name}.json", metadata)
 
     def forget_failure(self, cell: Cell) -> None:
         """Remove the error of a cell that has finished since."""

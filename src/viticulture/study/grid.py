@@ -37,7 +37,7 @@ VARIED = {
 
 MEASURES = (
     *("accuracy", "loss", "top5", "divergence", "robustness", "localization", "probe"),  # of classifiers
-    *("ap", "ap50", "ap75", "ap_masks", "miou", "pixels", "map", "micro_f1", "macro_f1", "exact"),
+    *("ap", "ap50", "ap75", "ap_masks", "miou", "pixels", "map", "micro_f1", "macro_f1", "exact", "r2"),
 )
 """Measures of published numbers, by their first word. Words joined by underscores are also valid: measures that a guide
 or a head logs on held-out images in training, such as `bootstrap_agent_accuracy`."""
@@ -193,12 +193,12 @@ class Grid:
         """
         of_training: dict[str, str] = {}
         for candidate in sorted(self.candidates, key=lambda each: each.name not in self.folders):
-            content, known = digest(candidate.training), self.folders.get(candidate.name, "")
+            content, saved = digest(candidate.training), self.folders.get(candidate.name, "")
             if content not in of_training:
                 taken, stem = {*of_training.values(), *self.folders.values()}, slug(candidate.name)
                 tries = (stem if i == 1 else f"{stem}-{i}" for i in count(1))
-                free = known and known not in of_training.values()
-                of_training[content] = known if free else next(name for name in tries if name not in taken)
+                free = saved and saved not in of_training.values()
+                of_training[content] = saved if free else next(name for name in tries if name not in taken)
         return {candidate.name: of_training[digest(candidate.training)] for candidate in self.candidates}
 
     def cells(self, rung: int = -1) -> list[Cell]:

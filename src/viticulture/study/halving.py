@@ -13,6 +13,7 @@ from statistics import fmean
 
 from .folder import StudyFolder
 from .grid import Cell, Grid
+from .measures import Measure, measure
 from .outcomes import Outcome, Outcomes, rows_as_csv
 from .plan import survivors
 from .terms import Subset
@@ -33,12 +34,13 @@ class Decision:
     scores: dict[str, float | None]
     kept: tuple[str, ...]
     by: str
+    measure: Measure
 
     @property
     def sentence(self) -> str:
         """A sentence for the log."""
         scores = ", ".join(
-            f"{name} {'failed' if score is None else f'{100 * score:.1f} %'}" for name, score in self.scores.items()
+            f"{name} {'failed' if score is None else self.measure.value(score)}" for name, score in self.scores.items()
         )
         by = f"by {self.by} images" + (" (there are no validation images)" if self.by == "test" else "")
         dropped = [name for name in self.scores if name not in self.kept]
@@ -60,10 +62,10 @@ def schedule(grid: Grid, outcomes: Outcomes) -> tuple[list[Cell], list[Decision]
             chosen |= {cell.name: cell for cell in current}
             if rung == len(grid.terms.rungs) - 1:
                 break
-            known = outcomes.all(current)
-            if any(outcome.status not in ("finished", "failed") for outcome in known):
+            results = outcomes.all(current)
+            if any(outcome.status not in ("finished", "failed") for outcome in results):
                 break
-            decisions.append(decide(grid, rung, subset, known))
+            decisions.append(decide(grid, rung, subset, results))
             left = set(decisions[-1].kept)
     order = dict.fromkeys(cell.name for cell in every_cell(grid))
     return [chosen[name] for name in order if name in chosen], decisions
@@ -75,14 +77,15 @@ def decide(grid: Grid, rung: int, subset: Subset, outcomes: list[Outcome]) -> De
     for outcome in outcomes:
         value = outcome.val if outcome.val is not None else outcome.test
         values.setdefault(outcome.cell.candidate.name, []).extend([] if value is None else [value])
-    scores = {name: fmean(known) if known else None for name, known in values.items()}
+    scores = {name: fmean(numbers) if numbers else None for name, numbers in values.items()}
     ranked = sorted(scores, key=lambda name: (scores[name] is None, -(scores[name] or 0.0)))
     alive = [name for name in ranked if scores[name] is not None]
     kept = alive[: survivors(len(ranked))]
     if grid.baseline.name in alive and grid.baseline.name not in kept:
         kept = [*kept[:-1], grid.baseline.name]
     by = "validation" if any(outcome.val is not None for outcome in outcomes) else "test"
-    return Decision(rung, subset, {name: scores[name] for name in ranked}, tuple(kept), by)
+    measured = {outcome.measured for outcome in outcomes if outcome.status == "finished"} or {"accuracy"}
+    return Decision(rung, subset, {name: scores[name] for name in ranked}, tuple(kept), by, measure(measured))
 
 
 def every_cell(grid: Grid) -> list[Cell]:

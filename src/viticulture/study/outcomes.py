@@ -45,7 +45,7 @@ class Outcome:
     test: float | None = None
     val: float | None = None
     numbers: dict[str, float] | None = None
-    facts: dict[str, Any] | None = None
+    metadata: dict[str, Any] | None = None
     measured: str = "accuracy"
 
     @property
@@ -56,13 +56,13 @@ class Outcome:
     @property
     def row(self) -> dict[str, Any]:
         """A flat row of plain values."""
-        facts, cell, numbers = self.facts or {}, self.cell, self.numbers or {}
-        student, images = facts.get("student", {}), facts.get("data", {}).get("images", {})
-        seconds, steps = facts.get("seconds"), facts.get("steps")
+        metadata, cell, numbers = self.metadata or {}, self.cell, self.numbers or {}
+        student, images = metadata.get("student", {}), metadata.get("data", {}).get("images", {})
+        seconds, steps = metadata.get("seconds"), metadata.get("steps")
         return {
             "candidate": cell.candidate.name,
             "recipe": cell.candidate.recipe,
-            "data": cell.candidate.data or facts.get("data", {}).get("source", ""),
+            "data": cell.candidate.data or metadata.get("data", {}).get("source", ""),
             "subset": cell.subset.name,
             cell.unit: cell.seed,
             "rung": cell.rung + 1,
@@ -73,13 +73,13 @@ class Outcome:
             "val_accuracy": self.val,
             **{name: numbers.get(name) for name in NUMBERS_OF_PREDICTIONS[1:]},
             "test_images": images.get("test"),
-            "epochs": facts.get("epochs"),
-            "batch_size": facts.get("batch_size"),
+            "epochs": metadata.get("epochs"),
+            "batch_size": metadata.get("batch_size"),
             "steps": steps,
             "seconds": seconds,
-            "images_per_second": steps * facts["batch_size"] / seconds if steps and seconds else None,
+            "images_per_second": steps * metadata["batch_size"] / seconds if steps and seconds else None,
             "parameters": student.get("parameters"),
-            "macs": student["macs"] * facts.get("views", 1) if student.get("macs") else None,
+            "macs": student["macs"] * metadata.get("views", 1) if student.get("macs") else None,
             "student": student.get("name"),
             "folder": f"cells/{cell.name}",
             "error": self.error,
@@ -117,25 +117,25 @@ class Outcomes:
 
     def _as_written(self, cell: Cell) -> Outcome:
         run = self.study.run(cell)
-        facts = read_json(run.path / "run.json") if (run.path / "run.json").exists() else None
-        if facts is None or facts.get("status") != "finished":
+        metadata = read_json(run.path / "run.json") if (run.path / "run.json").exists() else None
+        if metadata is None or metadata.get("status") != "finished":
             if failure := self.study.failure(cell):
-                return Outcome(cell, "failed", str(failure["error"]), facts=facts)
-            return Outcome(cell, "begun" if facts else "missing", facts=facts)
+                return Outcome(cell, "failed", str(failure["error"]), metadata=metadata)
+            return Outcome(cell, "begun" if metadata else "missing", metadata=metadata)
         results, measure = self.study.task(cell).read_results(), cell.candidate.measure
         if results is None:
             raise UserError(f"{run.path} holds no results of its evaluation")
         if (counting := results.counting) is None:  # nothing was evaluated: no labels, or no held-out images
             values = other_measure(run, measure) if "/" in measure else {}
-            return Outcome(cell, "finished", "", values.get("test"), values.get("val"), None, facts, measure)
+            return Outcome(cell, "finished", "", values.get("test"), values.get("val"), None, metadata, measure)
         measured = next(iter(counting.measures)) if measure == "accuracy" else measure
         if measured in counting.measures:
             splits = {split: results.of_split(split) for split in ("test", "val")}
-            known = {split: result.measures[measured] for split, result in splits.items() if result}
+            by_split = {split: result.measures[measured] for split, result in splits.items() if result}
         else:
-            known = other_measure(run, measured, results)
+            by_split = other_measure(run, measured, results)
         numbers = {name: getattr(counting, name) for name in NUMBERS_OF_PREDICTIONS if hasattr(counting, name)}
-        return Outcome(cell, "finished", "", known.get("test"), known.get("val"), numbers, facts, measured)
+        return Outcome(cell, "finished", "", by_split.get("test"), by_split.get("val"), numbers, metadata, measured)
 
 
 def other_measure(run: RunFolder, measure: str, results: Results[Any] | None = None) -> dict[str, float]:
@@ -152,8 +152,8 @@ def other_measure(run: RunFolder, measure: str, results: Results[Any] | None = N
     kind, _, rest = measure.partition("/")
     name, _, teacher = rest.partition("/")
     if kind == "top5":
-        known = {split: results.of_split(split) for split in ("test", "val")} if results else {}
-        return {split: evaluation.topk for split, evaluation in known.items() if evaluation and evaluation.k == 5}
+        by_split = {split: results.of_split(split) for split in ("test", "val")} if results else {}
+        return {split: evaluation.topk for split, evaluation in by_split.items() if evaluation and evaluation.k == 5}
     if kind == "divergence":
         agreement = read_agreement(run)
         heads = [head.removesuffix(" token") for head in agreement.heads] if agreement else []
@@ -175,9 +175,9 @@ def other_measure(run: RunFolder, measure: str, results: Results[Any] | None = N
         for key, localized in read_localizations(run).items():
             if localized.protocol == PUBLISHED.name:
                 data = run.read("run.json")["data"]
-                own = key.partition("/")[2] == data["name"]
+                same_data = key.partition("/")[2] == data["name"]
                 value = fmean(localized.largest.accuracies[position] for position in positions)
-                return {"val" if own and "test" not in data["images"] else "test": value}
+                return {"val" if same_data and "test" not in data["images"] else "test": value}
         return {}
     return _last_values(run, measure)
 

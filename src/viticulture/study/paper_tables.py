@@ -52,7 +52,9 @@ def read_table(name: str) -> PaperTable:
                 {"name": f"{row['name']}, {measure}", "measure": measure, "published": number}
                 for measure, number in row.pop("also", {}).items()
             ]
-            rows += [Candidate(**known_keys(Candidate, {**row, **own}, f"table {name}, rows")) for own in ({}, *more)]
+            rows += [
+                Candidate(**known_keys(Candidate, {**row, **changes}, f"table {name}, rows")) for changes in ({}, *more)
+            ]
         return PaperTable(name, content["title"], tuple(rows))
     except (TypeError, KeyError, AttributeError) as error:
         raise UserError(f"table {name} is malformed: {' '.join(str(error).split())}") from error

@@ -142,22 +142,22 @@ def make_plan(
     warmups: dict[str, float | None],
     step_times: dict[Key, StepTimes],
     workers: int = 1,
-    known: StudyPlan | None = None,
+    previous: StudyPlan | None = None,
 ) -> StudyPlan:
     """Choose every cell's epochs.
 
     Args:
         step_times: of every candidate on every subset; may be empty where the grid has no budget.
-        known: the previous plan of a study that was extended: it stays, and added candidates train as long.
+        previous: the previous plan of a study that was extended: it stays, and added candidates train as long.
 
     Raises: UserError if even the shortest trainings exceed the budget, or halving would train the same epochs twice.
     """
     max_epochs, spent = max(recipe_epochs.values()), dict[str, float]()
-    if known is not None:  # candidates that study.yaml does not name at present may be named again
-        recipe_epochs, warmups = {**known.recipe_epochs, **recipe_epochs}, {**known.warmups, **warmups}
-        max_epochs = known.max_epochs or max(known.recipe_epochs.values())  # not that of added candidates
-        for (name, subset_name), epochs in known.epochs.items():
-            if times := known.step_times.get((name, subset_name)):
+    if previous is not None:  # candidates that study.yaml does not name at present may be named again
+        recipe_epochs, warmups = {**previous.recipe_epochs, **recipe_epochs}, {**previous.warmups, **warmups}
+        max_epochs = previous.max_epochs or max(previous.recipe_epochs.values())  # not that of added candidates
+        for (name, subset_name), epochs in previous.epochs.items():
+            if times := previous.step_times.get((name, subset_name)):
                 spent[subset_name] = max(spent.get(subset_name, 0.0), epochs * times.epoch)
     longest, equal_time = grid.epochs or max_epochs, grid.terms.equal == "time"
 
@@ -178,7 +178,7 @@ def make_plan(
             for candidate in grid.candidates
             for subset in grid.subsets.each()
         }
-        planned = known.epochs if known else {}
+        planned = previous.epochs if previous else {}
         if planned and grid.terms.equal == "epochs":
             lengths = dict.fromkeys(lengths, max(planned.values()))
         return StudyPlan({**lengths, **planned}, step_times, recipe_epochs, warmups, scale, max_epochs=max_epochs)
@@ -203,8 +203,8 @@ def make_plan(
             )
         return replace(plan, budget=budget)
 
-    if known is not None:
-        return replace(scaled(known.scale), budget=known.budget)
+    if previous is not None:
+        return replace(scaled(previous.scale), budget=previous.budget)
     for (name, _), full in scaled(1.0).epochs.items():
         each = [rung_epochs(fraction, full) for fraction in grid.terms.rungs]
         if len(set(each)) < len(each):
@@ -281,13 +281,13 @@ def cost(grid: Grid, plan: StudyPlan, workers: int = 1) -> float:
         of_rung = [cell for cell in grid.cells(rung) if cell.seed == grid.seeds[0]]  # other seeds' take as long
         first = [cell for cell in of_rung if cell.candidate.name in single]
         seconds = {(cell.subset, cell.candidate.name): plan.seconds(cell, grid) or 0.0 for cell in first}
-        kept = {
+        remaining = {
             key
             for subset in grid.subsets.each()
             for key in sorted((key for key in seconds if key[0] == subset), key=lambda key: seconds[key])[-left:]
         }
         free = [0.0] * workers
-        for cell_seconds in [seconds[key] for key in seconds if key in kept] * len(grid.seeds):
+        for cell_seconds in [seconds[key] for key in seconds if key in remaining] * len(grid.seeds):
             heapreplace(free, free[0] + cell_seconds)
         total += max(free)
         left = survivors(left)

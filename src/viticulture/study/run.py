@@ -72,11 +72,11 @@ def plan_study(study: StudyFolder, workers: int, log: Log) -> StudyPlan:
 
 
 def _plan_study(study: StudyFolder, workers: int, log: Log) -> StudyPlan:
-    grid, facts = study.grid, study.facts
-    known = StudyPlan.from_dict(facts["plan"]) if "plan" in facts else None
+    grid, metadata = study.grid, study.metadata
+    previous = StudyPlan.from_dict(metadata["plan"]) if "plan" in metadata else None
     needed = {(candidate.name, subset.name) for candidate in grid.candidates for subset in grid.subsets.each()}
-    if known is not None and needed <= known.epochs.keys():
-        return known
+    if previous is not None and needed <= previous.epochs.keys():
+        return previous
     rivals = len(grid.candidates)
     if grid.terms.halving and survivors(rivals) == rivals:
         raise UserError(
@@ -86,9 +86,9 @@ def _plan_study(study: StudyFolder, workers: int, log: Log) -> StudyPlan:
     recipes = {candidate.name: study.recipe(candidate) for candidate in grid.candidates}
     recipe_epochs = {name: config.train.epochs for name, config in recipes.items()}
     warmups = {name: config.schedule.warmup_epochs for name, config in recipes.items()}
-    added = [candidate for candidate in grid.candidates if known and candidate.name not in known.recipe_epochs]
+    added = [candidate for candidate in grid.candidates if previous and candidate.name not in previous.recipe_epochs]
     fixed_keys = {candidate.name: _fixed_keys(candidate, recipes[candidate.name]) for candidate in added}
-    fixed_keys |= known.fixed_keys if known else {}
+    fixed_keys |= previous.fixed_keys if previous else {}
 
     def planned(keys: dict[str, Any]) -> StudyPlan:
         chosen = {
@@ -96,12 +96,12 @@ def _plan_study(study: StudyFolder, workers: int, log: Log) -> StudyPlan:
             for name, config in recipes.items()
         }
         with threads_of_one(workers):
-            step_times = _measure(study, chosen, known.step_times if known else {}, log)
-        plan = make_plan(grid, recipe_epochs, warmups, step_times, workers, known)
+            step_times = _measure(study, chosen, previous.step_times if previous else {}, log)
+        plan = make_plan(grid, recipe_epochs, warmups, step_times, workers, previous)
         return replace(plan, image_keys=keys, fixed_keys=fixed_keys)
 
-    plan = most_expensive([known.image_keys] if known else _image_keys(study, recipes), planned)
-    if known is None:
+    plan = most_expensive([previous.image_keys] if previous else _image_keys(study, recipes), planned)
+    if previous is None:
         check_budget(grid, plan, workers)
     study.update(plan=plan.to_dict())
     return plan
@@ -135,11 +135,11 @@ def _image_keys(study: StudyFolder, recipes: dict[str, Config]) -> list[dict[str
 
 
 def _measure(
-    study: StudyFolder, recipes: dict[str, Config], known: dict[Key, StepTimes], log: Log
+    study: StudyFolder, recipes: dict[str, Config], measured_before: dict[Key, StepTimes], log: Log
 ) -> dict[Key, StepTimes]:
     """Measure every candidate on every subset that is not known yet. Raises: UserError if none can be measured, or if
     candidates would be tested on different images."""
-    step_times, failed, warnings = dict(known), dict[str, Exception](), dict[str, None]()
+    step_times, failed, warnings = dict(measured_before), dict[str, Exception](), dict[str, None]()
     sources: dict[tuple[str, str, bool], Source] = {}
     by_slug: dict[tuple[str, str], StepTimes] = {}
     held_out: dict[str, tuple[Candidate, str]] = {}

@@ -143,11 +143,11 @@ class Difference:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Ends of the wider of the intervals that are known, within [-1, 1]; None for a single seed."""
+        """Ends of the wider of the intervals that are known; None for a single seed."""
         seeds, images = self.over_seeds, self.over_images or self.over_seeds
         if seeds.low is None or seeds.high is None or images.low is None or images.high is None:
             return None
-        return max(-1.0, min(seeds.low, images.low)), min(1.0, max(seeds.high, images.high))
+        return min(seeds.low, images.low), max(seeds.high, images.high)
 
     def seeds_needed(self, level: float = LEVEL) -> int | None:
         """Return the pairs of trainings that would separate the two at this level with the power of `POWER`, if mean
@@ -161,10 +161,10 @@ class Difference:
         values without any spread, where predictions of single images are not known."""
         if self.over_images is None and (len(self.over_seeds.values) < 3 or not self.over_seeds.sd):
             return False
-        known = [self.over_seeds, *([self.over_images] if self.over_images else [])]
+        intervals = [self.over_seeds, *([self.over_images] if self.over_images else [])]
         return all(
             interval.low is not None and interval.high is not None and (interval.low > 0 or interval.high < 0)
-            for interval in known
+            for interval in intervals
         )
 
 
@@ -342,10 +342,10 @@ def separated_sums(sums: Sequence[Interaction], overlap: float = 0.0) -> tuple[l
     Sums of fewer than `MIN_SEEDS_OF_SUMS` seeds, or without any spread, are in neither list. `overlap` as in
     `estimate`.
     """
-    known = [interaction for interaction in sums if len(interaction.excess) >= MIN_SEEDS_OF_SUMS]
+    analyzed = [interaction for interaction in sums if len(interaction.excess) >= MIN_SEEDS_OF_SUMS]
     more, less = list[str](), list[str]()
-    for interaction in known:
-        over_seeds = estimate(interaction.excess, 1 - (1 - LEVEL) / len(known), overlap=overlap)
+    for interaction in analyzed:
+        over_seeds = estimate(interaction.excess, 1 - (1 - LEVEL) / len(analyzed), overlap=overlap)
         if round(over_seeds.sd or 0.0, 9) and over_seeds.low is not None and over_seeds.high is not None:
             more += [interaction.name] if over_seeds.low > 0 else []
             less += [interaction.name] if over_seeds.high < 0 else []

@@ -36,8 +36,8 @@ class Study:
     @cached_property
     def plan(self) -> StudyPlan | None:
         """Epochs of every cell; None before planning."""
-        facts = self.folder.facts
-        return StudyPlan.from_dict(facts["plan"]) if "plan" in facts else None
+        metadata = self.folder.metadata
+        return StudyPlan.from_dict(metadata["plan"]) if "plan" in metadata else None
 
     @cached_property
     def outcomes(self) -> list[Outcome]:
@@ -84,8 +84,8 @@ class Study:
     def leader(self) -> RankingEntry:
         """The first by validation on the largest training subset. Raises: UserError if there is nothing to rank by."""
         if not self.comparisons:
-            known, more = self.conclusion.rstrip("."), f"`viticulture compare resume {shell_word(self.path)}`"
-            raise UserError(f"nothing can be ranked in {self.path} ({known}); continue it by {more}")
+            reason, more = self.conclusion.rstrip("."), f"`viticulture compare resume {shell_word(self.path)}`"
+            raise UserError(f"nothing can be ranked in {self.path} ({reason}); continue it by {more}")
         return self.comparisons[-1].leader
 
     @property

@@ -9,6 +9,7 @@ from .cell import contents, train_cell
 from .folder import StudyFolder
 from .grid import Cell
 from .halving import Decision, every_cell, schedule, write_table
+from .measures import measure
 from .outcomes import Outcome, Outcomes
 from .plan import StudyPlan
 
@@ -24,7 +25,7 @@ class Worker:
 
     def __init__(self, study: StudyFolder, log: Callable[[str], None], skip: Iterable[str] = ()) -> None:
         self.study, self.log = study, log
-        self.plan = StudyPlan.from_dict(study.facts["plan"])
+        self.plan = StudyPlan.from_dict(study.metadata["plan"])
         self.outcomes = Outcomes(study)
         self.tried = set(skip)  # each process tries a failing cell once
 
@@ -100,7 +101,7 @@ class Worker:
         cell = outcome.cell
         cells = {cell.name: cell for cell in self.study.grid.cells()}
         done = sum(self._finished(other) for other in cells.values())
-        result = "trained" if outcome.score is None else f"{100 * outcome.score:.1f} %"
+        result = "trained" if outcome.score is None else measure([outcome.measured]).value(outcome.score)
         result = f"failed: {outcome.error}" if outcome.status == "failed" else result
         rung = f", rung {cell.rung + 1}" if self.study.grid.terms.halving else ""
         name = f"{cell.candidate.name}, {cell.subset.name}, {cell.unit} {cell.seed}{rung}"
@@ -108,10 +109,10 @@ class Worker:
 
     def _log_decisions(self, decisions: list[Decision]) -> None:
         """Write halving's decisions into study.json, and log each once."""
-        known = self.study.facts.get("decisions", [])
+        logged = self.study.metadata.get("decisions", [])
         sentences = [decision.sentence for decision in decisions]
-        if new := [sentence for sentence in sentences if sentence not in known]:
-            self.study.update(decisions=[*known, *new])
+        if new := [sentence for sentence in sentences if sentence not in logged]:
+            self.study.update(decisions=[*logged, *new])
             for sentence in new:
                 self.log(sentence)
 
@@ -122,5 +123,5 @@ def changed(study: StudyFolder, plan: StudyPlan) -> list[str]:
     return [
         cell.name
         for cell in every_cell(study.grid)
-        if (facts := outcomes.of(cell).facts) and facts.get("cell") not in (None, contents(study, cell, plan))
+        if (metadata := outcomes.of(cell).metadata) and metadata.get("cell") not in (None, contents(study, cell, plan))
     ]

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from ..evaluation.saved import name_of, of_each
 from ..methods.method import Method
 from ..models.data_spec import DataSpec
 from ..models.detection.networks import load_network
+from ..models.weights.files import FILES, read_config, save
 from ..outputs import check_out, write_out
 from ..text import log, readable, shell_word
 from ..training.progress import showing
@@ -42,7 +44,7 @@ from ..training.run_inputs import config_of
 from .drawing import Picture, color_of
 from .image_task import trained_on
 from .results import FOUND, Evaluated, OtherImages, Results, save_results
-from .task import ENDINGS, Predictor, Task, check_readable, items_of
+from .task import ENDINGS, Exported, Predictor, Task, check_readable, items_of
 
 BATCH = 16
 MAX_IMAGES = 12  # on a page
@@ -73,6 +75,7 @@ class AnnotatedTask(Task):
     """A task on images with annotations."""
 
     draws_predictions = True
+    use = "counts()"
 
     @staticmethod
     def colors(classes: Sequence[str]) -> dict[str, tuple[int, int, int]]:
@@ -175,6 +178,20 @@ class AnnotatedTask(Task):
 
     def network(self, weights: str = "") -> nn.Module:
         return load_network(self.run.weights(weights or self.run.which()[0]))[0]
+
+    def exported(self, weights: str) -> Exported:
+        model, value_range = model_of(self.run, weights), config_of(self.run).images.range
+        return Exported(model.network, model.data_spec, {} if value_range is None else {"range": value_range})
+
+    def for_timm(self, weights: str) -> dict[str, bytes]:
+        """Return the student's files; none where windows changed it."""
+        network, data_spec = load_network(self.run.weights(weights))
+        described = read_config(self.run.weights(weights))["network"]
+        if described.get("window") or described.get("relative_positions"):
+            return {}
+        with TemporaryDirectory() as folder:
+            save(network.backbone.student, Path(folder), replace(data_spec, classes=()))
+            return {name: Path(folder, name).read_bytes() for name in FILES}
 
     def predictor(self, weights: str = "", top: int = 1) -> "AnnotatedPredictor":
         if top != 1:

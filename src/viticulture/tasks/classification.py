@@ -29,7 +29,7 @@ from .classification_metrics import (
 from .figures import HeatMap, LineChart, Part, Pictures, RowChart, TaskPage, TaskSection
 from .image_task import ImageTask
 from .results import Evaluated, Results, named
-from .task import Prediction, class_columns, compared
+from .task import Prediction, class_columns, compared, weakest
 
 MISTAKES = 24
 MAX_DRAWN_CLASSES = 250
@@ -95,6 +95,8 @@ class Classification(ImageTask):
     measure = "top-1"
     pipeline = "image-classification"
     metric = ("accuracy", "top-1")
+    use = "label"
+    predicts_one_class = True
 
     def evaluate(self, dataset: Dataset) -> Evaluated:
         evaluated = super().evaluate(dataset)
@@ -149,6 +151,15 @@ class Classification(ImageTask):
         accuracy = dict(references.accuracy) if references is not None else {}
         trained_on = references.images.get("train", ()) if references is not None else ()
         return classification_page(results, accuracy, trained_on, galleries.get("mistakes", ()))
+
+    def limits(self, results: Results[Any]) -> list[str]:
+        limits = ["It predicts one of its classes for every image, also for a photograph of something else."]
+        if (result := results.counting) is None:
+            return limits
+        if result.calibration_error > 0.05:
+            error = percent(result.calibration_error)
+            limits.append(f"Its probabilities are off by {error} on average: do not interpret them as frequencies.")
+        return [*limits, *weakest("recall", {each.name: each.recall for each in result.per_class})]
 
     def save_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
         evaluate_references(self.run, dataset)

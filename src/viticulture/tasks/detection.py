@@ -28,6 +28,7 @@ from ..evaluation.inputs import ImageInput
 from ..outputs import csv_text
 from ..scores.confusion import most_confused
 from ..table import Cell, Column, Table, unread
+from ..training.run_inputs import config_of
 from .annotated_task import (
     BATCH,
     MAX_PICTURE_SIDE,
@@ -45,7 +46,7 @@ from .detection_metrics import BACKGROUND, DetectedObjects, DetectionResult, eva
 from .drawing import Picture, counts_of, draw_compared, draw_found
 from .figures import LineChart, Pictures, TaskPage, TaskSection
 from .results import Results
-from .task import Prediction, compared, tile_of
+from .task import Prediction, compared, tile_of, weakest
 
 INSIDE = 0.5  # share from which a pixel belongs to a mask
 STEP = 1e-5  # of scores as they are written
@@ -170,6 +171,7 @@ class Detection(AnnotatedTask):
     metric = ("mAP", "AP of boxes, overlaps of 50 to 95 %")
     contents = "objects"
     what = "Classes of objects"
+    graph = "viticulture.deploy.onnx.detection.DetectorGraph"
     json_note = "boxes as COCO has them (left, top, width, height in pixels), the uncertain ones, too"
 
     @classmethod
@@ -235,6 +237,26 @@ class Detection(AnnotatedTask):
     def json(self, predictions: Sequence[DetectionPrediction], listed: Numbering | None) -> str:
         """COCO's results."""
         return json.dumps(coco_results(predictions, listed), indent=1) + "\n"
+
+    @property
+    def extra(self) -> str:
+        """Masks are written as outlines."""
+        return "dense" if config_of(self.run).values["method"].get("masks") else ""
+
+    def limits(self, results: Results[Any]) -> list[str]:
+        limits = [
+            "Objects of other classes are missed, or predicted as one of its classes. A score is not a probability."
+        ]
+        if (result := results.counting) is None:
+            return limits
+        return [
+            *limits,
+            f"Objects are counted and drawn from a score of {result.threshold:.2f} on; choose another one for other "
+            "images.",
+            f"Images are resized to {config_of(self.run).images.image_size} pixels: small objects vanish in large "
+            "photographs.",
+            *weakest("AP", {each.name: each.ap for each in result.boxes.per_class}),
+        ]
 
     def gallery(self, images: Images, true: Annotations, result: DetectionResult, saved: list[Any]) -> Gallery:
         assert isinstance(true, Boxed)

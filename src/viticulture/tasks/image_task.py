@@ -28,12 +28,13 @@ from ..evaluation.model import EvaluatedModel, check_classes, heads_of, of_run, 
 from ..evaluation.outputs import Predictions, check_finite, choose_views, collect, save_num_views
 from ..evaluation.saved import name_of, of_each
 from ..models.taps import Taps
+from ..models.tta import TTA_KEY
 from ..models.weights.files import load
 from ..training.data import for_method
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import config_of, dataset_of
 from .results import Evaluated, OtherImages, Results, SavedPredictions, save_predictions, save_results
-from .task import Prediction, Predictor, Task
+from .task import Exported, Prediction, Predictor, Task
 
 BATCH = 64  # images that are held decoded
 FEW = 8  # images that tell which heads make the output
@@ -136,6 +137,19 @@ class ImageTask(Task):
     def network(self, weights: str = "") -> nn.Module:
         config_of(self.run)  # imports what a student of the user's code needs
         return load(self.run.weights(weights or self.run.which()[0]))[0]
+
+    def exported(self, weights: str) -> Exported:
+        model = of_run(self.run, weights)
+        metadata: dict[str, Any] = self.file_metadata(weights, model)
+        if (value_range := model.image_settings.range) is not None:
+            metadata["range"] = value_range
+        if model.eval_views != "one":
+            metadata[TTA_KEY] = model.eval_views
+        return Exported(model.tta_network, model.data_spec, metadata)
+
+    def file_metadata(self, weights: str, model: EvaluatedModel) -> dict[str, Any]:
+        """What an ONNX file says of these outputs."""
+        return {}
 
     def save_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
         note, results = displayed(len(dataset.mean)).strip(), evaluated.results

@@ -89,11 +89,22 @@ class Multilabel(ImageTask):
     metric = ("mAP", "mAP")
     contents = "labels"
     caption = "bold: labels from their thresholds on"
+    use = "labels"
 
     def __init__(self, run: RunFolder) -> None:
         super().__init__(run)
         self._baselines: dict[str, dict[str, float]] = {}
         self._thresholds: dict[str, list[float]] = {}
+
+    def file_metadata(self, weights: str, model: EvaluatedModel) -> dict[str, Any]:
+        """The threshold of each label."""
+        return {"thresholds": thresholds_of(self, weights, len(model.data_spec.classes))}
+
+    def limits(self, results: Results[Any]) -> list[str]:
+        return [
+            "It predicts only labels that it was trained on. Thresholds were chosen on validation images; if there "
+            "were few, choose new ones by the probabilities."
+        ]
 
     def can_evaluate(self, images: Images) -> bool:
         """Return whether an image shows a label."""

@@ -142,6 +142,9 @@ class Regression(ImageTask):
     share = False
     contents = "numbers"
     what = "Numbers"
+    pipeline = ""
+    metric = ("r_squared", "R2")
+    use = "value"
 
     def view_score(self, predictions: Predictions) -> float:
         """R2."""
@@ -152,6 +155,17 @@ class Regression(ImageTask):
     ) -> RegressionResult:
         mean = None if dataset is None else float(dataset.train.records.labels.double().mean())
         return replace(evaluate_numbers(outputs[split], mean), views=outputs[split].rule)
+
+    @classmethod
+    def annotation(cls, classes: Sequence[str]) -> str:
+        return "a number each"
+
+    def limits(self, results: Results[Any]) -> list[str]:
+        limits = ["It predicts a number for every image, also for a photograph of something else."]
+        if (result := results.counting) is not None:
+            low, high = (_written(group[0]) for group in (result.groups[0], result.groups[-1]))
+            limits.append(f"Numbers far from {low} to {high} were not evaluated.")
+        return limits
 
     def rule(self, model: EvaluatedModel, images: Any) -> str:
         """Name the views of an image, where there are several."""

@@ -18,6 +18,11 @@ class Representation(Classification):
     does = "was trained without labels"
     pipeline = "image-feature-extraction"
     metric = ("", "")
+    use = ""
+    predicts_one_class = False
+
+    def limits(self, results: Results[Any]) -> list[str]:
+        return ["It gives features, no classes: add a head, and train it on labeled images."]
 
     @classmethod
     def tables(cls, results: Results[Any], full: bool = False) -> list[Table]:

@@ -46,7 +46,7 @@ from .detection import found_table, pairs_table
 from .drawing import Picture, draw_classes, palette
 from .figures import ColorKey, Part, Pictures, TaskPage, TaskSection
 from .results import Results
-from .task import Prediction, class_columns, compared, tile_of
+from .task import Prediction, class_columns, compared, tile_of, weakest
 
 STRETCHED = 1 << 26  # values of a map that are held at once, 256 MB
 MIN_SHARE = 0.005  # of an image's pixels, below which a class is not listed: it would read 0 %
@@ -228,6 +228,7 @@ class Segmentation(AnnotatedTask):
     measure = "mIoU"
     pipeline = "image-segmentation"
     metric = ("mean_iou", "mIoU")
+    graph = "viticulture.deploy.onnx.detection.SegmenterGraph"
     contents = "pixels"
     what = "Classes of pixels"
     json_note = "the share of every class, and a PNG whose values are the classes"
@@ -288,6 +289,10 @@ class Segmentation(AnnotatedTask):
             groups.append(picture_group(images, i, drawn, f"image, truth, prediction: {share}"))
         note = "Unlabeled pixels have no color in the truth. The worst images come first."
         return Gallery("Classes of pixels", groups, note)
+
+    def limits(self, results: Results[Any]) -> list[str]:
+        scores = {each.name: each.iou for each in results.counting.per_class} if results.counting else {}
+        return ["Every pixel gets one of its classes, also where something else is visible.", *weakest("IoU", scores)]
 
     @classmethod
     def tables(cls, results: Results[Any], full: bool = False) -> list[Table]:

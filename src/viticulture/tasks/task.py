@@ -9,7 +9,7 @@ vector an image (image_task.py).
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any, ClassVar, cast
 
@@ -21,7 +21,7 @@ from ..analysis.galleries import Gallery
 from ..data.dataset import Dataset
 from ..data.image_set import Images
 from ..data.sources.source import Source
-from ..errors import UserError
+from ..errors import UserError, counted
 from ..evaluation.inputs import ImageInput, Item, named
 from ..evaluation.saved import of_each
 from ..methods.method import Method
@@ -83,6 +83,19 @@ class Predictor(ABC):
         """
 
 
+@dataclass(frozen=True, eq=False)
+class Exported:
+    """A network for an ONNX file.
+
+    Args:
+        metadata: of the file, besides those of its graph.
+    """
+
+    network: nn.Module
+    data_spec: DataSpec
+    metadata: dict[str, Any]
+
+
 class Task(ABC):
     """A task that runs are trained for.
 
@@ -97,13 +110,17 @@ class Task(ABC):
         unit: singular and plural of what the run's classes name.
         measure: name of the number that counts.
         share: whether that number is a share in [0, 1], written in percent.
-        pipeline: the Hub's word for the network's task.
+        pipeline: the Hub's word for the network's task; "" where it has none.
         metric: the Hub's word for the number that counts, and its name on a card.
         contents: annotation of an image, as in `BatchSpec`.
         caption: a note on what a served page displays.
         json_note: a note on a prediction's JSON.
         draws_predictions: whether pictures draw predictions rather than attention.
         what: of the predictions, for a served page.
+        use: attribute or call of a prediction that an example prints; "" where nothing is predicted.
+        predicts_one_class: whether a prediction is the most probable class, which int8 and other ways to prepare images
+            are compared by.
+        graph: path of the class of the ONNX file's computation.
     """
 
     name: ClassVar[str]
@@ -120,6 +137,9 @@ class Task(ABC):
     json_note: ClassVar[str] = ""
     draws_predictions: ClassVar[bool] = False
     what: ClassVar[str] = "Classes"
+    use: ClassVar[str] = ""
+    predicts_one_class: ClassVar[bool] = False
+    graph: ClassVar[str] = "viticulture.deploy.onnx.graph.StudentGraph"
 
     def __init__(self, run: RunFolder) -> None:
         self.run = run
@@ -150,6 +170,24 @@ class Task(ABC):
     def network(self, weights: str = "") -> nn.Module:
         """Load the trained network in evaluation mode."""
 
+    @abstractmethod
+    def exported(self, weights: str) -> "Exported":
+        """Load the network of an ONNX file, in evaluation mode, with what the file says of it."""
+
+    def for_timm(self, weights: str) -> dict[str, bytes] | None:
+        """Return the files of the student alone as timm reads them, empty where it cannot; None where the weights' own
+        are such files."""
+        return None
+
+    def limits(self, results: Results[Any]) -> list[str]:
+        """Sentences of a model card on what the network cannot do; there may be no results."""
+        return []
+
+    @property
+    def extra(self) -> str:
+        """The extra of the package that predictions need; "" for none."""
+        return ""
+
     @classmethod
     @abstractmethod
     def tables(cls, results: Results[Any], full: bool = False) -> list[Table]:
@@ -168,6 +206,11 @@ class Task(ABC):
     @abstractmethod
     def save_pictures(self, dataset: Dataset, evaluated: Evaluated) -> None:
         """Write the pictures of the run's page into its folder."""
+
+    @classmethod
+    def annotation(cls, classes: Sequence[str]) -> str:
+        """Name what images are annotated with: "3 classes"."""
+        return counted(len(classes), cls.unit[0]) if classes else "labels unused"
 
     @staticmethod
     def colors(classes: Sequence[str]) -> dict[str, tuple[int, int, int]]:
@@ -248,6 +291,13 @@ def compared(values: Mapping[str, float | None]) -> list[str]:
     return [f"{name} {percent(value)}" for name, value in sorted(known.items(), key=lambda item: -item[1])]
 
 
+def weakest(measure: str, scores: Mapping[str, float | None]) -> list[str]:
+    """A sentence on the five classes with the lowest numbers; none where none is known."""
+    known = {name: score for name, score in scores.items() if score is not None}
+    lowest = sorted(known, key=known.__getitem__)[:5]
+    return [f"Lowest {measure}: {', '.join(f'{name} ({percent(known[name])})' for name in lowest)}."] if lowest else []
+
+
 def tile_of(name: str, results: Results[Any], interval: str = "bootstrap") -> tuple[str, str, str] | None:
     """Label, value and note of the number that counts; None without results."""
     if (headline := results.headline) is None:
@@ -262,10 +312,13 @@ def task_class(method: type[Method]) -> type[Task]:
     """Return the task of a method; classification or representation where the method names none."""
     default = "classification.Classification" if method.batch_spec.labels else "representation.Representation"
     task = method.task or f"viticulture.tasks.{default}"
-    if isinstance(task, str):
-        module, _, name = task.rpartition(".")
-        task = getattr(import_module(module), name)
-    return cast("type[Task]", task)
+    return cast("type[Task]", at_path(task) if isinstance(task, str) else task)
+
+
+def at_path(path: str) -> Any:
+    """Import what a dotted path of this package names."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
 
 
 def task_of(run: RunFolder) -> Task:

@@ -36,28 +36,30 @@ def data_spec_of(dataset: Dataset) -> DataSpec:
     return DataSpec(dataset.classes, shape_of(dataset.image_size), dataset.mean, dataset.std, several, scale)
 
 
-def patch_size(wanted: Student, data_spec: DataSpec) -> int | None:
+def patch_size(requested: Student, data_spec: DataSpec) -> int | None:
     """Return the recipe's patch size, or the one that fits the images."""
-    return fitting_patch(wanted.name, data_spec.image_size) if wanted.patch_size is None else wanted.patch_size
+    return fitting_patch(requested.name, data_spec.image_size) if requested.patch_size is None else requested.patch_size
 
 
 def student_of(config: Config, data_spec: DataSpec) -> nn.Module:
     """Return a config's student with random weights."""
-    wanted: Student = config.student
-    return create_student(wanted.name, data_spec, patch_size(wanted, data_spec), wanted.options)
+    requested: Student = config.student
+    return create_student(requested.name, data_spec, patch_size(requested, data_spec), requested.options)
 
 
 def assemble(config: Config, dataset: Dataset, seed: int) -> tuple[Method, list[str]]:
     """Return the method with its student and guides, initialized from the seed, and warnings about its weights."""
     check_parts(config)
     data_spec = data_spec_of(dataset)
-    wanted: Student = config.student
+    requested: Student = config.student
     torch.manual_seed(seed)
     made = config.method_class
-    shown = replace(data_spec, classes=()) if made.batch_spec.dense else data_spec  # detectors bring heads of their own
-    student = student_of(config, shown)
-    warnings = initialize(student, wanted.init, wanted.init_blocks, shown.classes) if wanted.init else []
-    taken = {name: tensor.clone() for name, tensor in student.state_dict().items()} if wanted.init else {}
+    task_spec = (
+        replace(data_spec, classes=()) if made.batch_spec.dense else data_spec
+    )  # detectors bring heads of their own
+    student = student_of(config, task_spec)
+    warnings = initialize(student, requested.init, requested.init_blocks, task_spec.classes) if requested.init else []
+    taken = {name: tensor.clone() for name, tensor in student.state_dict().items()} if requested.init else {}
     guides = build_guides(config, student, data_spec)
     keywords = {key: value for key, value in made_parts(made, config.values["method"]).items() if key != "name"}
     optim, schedule, weights = config.optim, config.schedule, weights_of(config, dataset)
@@ -65,40 +67,40 @@ def assemble(config: Config, dataset: Dataset, seed: int) -> tuple[Method, list[
     method.start = start_digest(student)
     count = method.batch_spec.local_crops
     if bool(count) != bool(config.values["augment_local_crops"]):
-        mend = "say by augment_local_crops how they are made" if count else "take augment_local_crops out"
-        raise UserError(f"method {config.values['method']['name']} looks at {count} local crops of an image; {mend}")
+        fix = "say by augment_local_crops how they are made" if count else "take augment_local_crops out"
+        raise UserError(f"method {config.values['method']['name']} needs {count} local crops of an image; {fix}")
     started = student.state_dict()
     if lost := [name for name, tensor in taken.items() if not torch.equal(tensor, started[name])]:
         warnings.append(
-            f"not kept: {', '.join(lost)}, which method {config.values['method']['name']} sets itself; "
-            "method.positions learned keeps what was taken"
+            f"not loaded: {', '.join(lost)}, which method {config.values['method']['name']} sets itself; "
+            "method.positions learned keeps the loaded ones"
         )
     return method, [*warnings, *_other_ranges(config)]
 
 
 def _other_ranges(config: Config) -> list[str]:
     """Return a warning for each teacher that was trained on another value range than its input has here."""
-    own, warnings = config.images.range, []
+    value_range, warnings = config.images.range, []
     for key, value in flat(config.values).items():
         is_teacher = keyword_of(key) in ("teacher", "teachers") and isinstance(value, str)
         folder = find_weights(value) if is_teacher else None
-        if folder is not None and (theirs := read_config(folder).get("range")) != own:
+        if folder is not None and (theirs := read_config(folder).get("range")) != value_range:
             warnings.append(
-                f"{key}: {value} learned by images.range {theirs or 'null'} and is shown images by {own or 'null'}; "
-                "the same images are darker or brighter so"
+                f"{key}: {value} was trained with images.range {theirs or 'null'} and gets images of "
+                f"{value_range or 'null'}; the same images are darker or brighter so"
             )
     return warnings
 
 
 def weights_of(config: Config, dataset: Dataset) -> torch.Tensor | None:
     """Return the class weights of the loss, [C]; None for none."""
-    wanted = config.data.class_weights
-    if wanted is None:
+    requested = config.data.class_weights
+    if requested is None:
         return None
     labels = dataset.train.records.labels
     if labels.ndim == 2:
-        return positive_weights(wanted, dataset.classes, labels)
-    return class_weights(wanted, dataset.classes, torch.bincount(labels, minlength=len(dataset.classes)))
+        return positive_weights(requested, dataset.classes, labels)
+    return class_weights(requested, dataset.classes, torch.bincount(labels, minlength=len(dataset.classes)))
 
 
 def build_guides(config: Config, student: nn.Module, data_spec: DataSpec) -> dict[str, Guide]:

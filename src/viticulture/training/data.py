@@ -15,8 +15,8 @@ from ..data.dataset import Dataset, prepare
 from ..data.image_settings import normalization
 from ..data.images.decode import Unreadable
 from ..data.open import ANNOTATED, open_source
-from ..data.sources.several import as_numbers, is_joined, separated
-from ..data.sources.source import Source
+from ..data.sources.several import are_numbers, as_numbers, is_joined, separated
+from ..data.sources.source import RECIPES, Source
 from ..data.target_checks import check_wide_enough, needed_of_split
 from ..data.targets.objects import Boxed
 from ..data.transforms.crop import ScaleJitter
@@ -26,10 +26,12 @@ from ..parallel import Progress
 from .assemble import student_of
 from .progress import showing
 
-SEVERAL = "multilabel/photos"
-CHOSEN = (
-    f"images have several labels, which {SEVERAL} predicts one by one; --recipe default/photos predicts combinations"
-)
+CHOSEN = {
+    RECIPES["labels"]: "images have several labels, which {} predicts one by one; --recipe default/photos predicts "
+    "combinations",
+    RECIPES["numbers"]: "labels are numbers, so {} is the recipe; --recipe default/photos trains each as a class",
+}
+"""Default recipe -> why it was chosen."""
 
 
 def open_for(config: Config, data: Any) -> Source:
@@ -51,16 +53,22 @@ def for_method(config: Config, source: Source) -> Source:
         single = () if joined else (f"no label of {source.name} is joined to another (cat|dog): it has one an image",)
         return replace(separated(source), warnings=(*source.warnings, *single))
     if source.labels.ndim == 2 and spec.labels and spec.contents == "classes":
-        raise UserError(f"{source.name} has several labels an image; train on them by --recipe {SEVERAL}")
+        raise UserError(f"{source.name} has several labels an image; train on them by --recipe {RECIPES['labels']}")
     if not spec.labels:
         return separated(source) if joined else source
-    if not joined:
+    if joined:
+        example = next(name for name in source.classes if "|" in name)
+        warning = (
+            f"images have several labels, such as {example}, and each combination is trained as a class; to train on "
+            f"several labels per image: --recipe {RECIPES['labels']}"
+        )
+    elif are_numbers(source):
+        warning = (
+            f"labels are numbers, such as {source.classes[0]}, and each is trained as a class; to train on numbers: "
+            f"--recipe {RECIPES['numbers']}"
+        )
+    else:
         return source
-    example = next(name for name in source.classes if "|" in name)
-    warning = (
-        f"images have several labels, such as {example}, and each combination is trained as a class; to train on "
-        f"several labels per image: --recipe {SEVERAL}"
-    )
     return replace(source, warnings=(*source.warnings, warning))
 
 
@@ -72,10 +80,13 @@ def open_by_default(data: Any) -> tuple[Source, str, tuple[str, ...]]:
     source = open_source(data)
     if source.targets is None:
         recipe = default_recipe(source)
-        return source, recipe, (CHOSEN,) if recipe == SEVERAL else ()
-    annotated, task = ANNOTATED[source.contents]
-    warning = f"images come with {annotated} in place of classes, so {task}/photos is the recipe"
-    return source, f"{task}/photos", (warning,)
+        return source, recipe, (CHOSEN[recipe].format(recipe),) if recipe in CHOSEN else ()
+    recipe = RECIPES[source.contents]
+    return (
+        source,
+        recipe,
+        (f"images come with {ANNOTATED[source.contents].held} in place of classes, so {recipe} is the recipe",),
+    )
 
 
 def load_dataset(
@@ -121,10 +132,12 @@ def default_recipe(source: Source) -> str:
     """Return the shipped recipe for images like these; LOG.md holds the evidence for the choice."""
     if source.name == "digits":
         return "default/digits"
-    if source.contents == "numbers":
-        return "regression/photos"
-    if is_joined(source) or source.labels.ndim == 2:
-        return SEVERAL
+    if source.contents in RECIPES:
+        return RECIPES[source.contents]
+    if is_joined(source):
+        return RECIPES["labels"]
+    if are_numbers(source):
+        return RECIPES["numbers"]
     some = range(0, len(source), -(-len(source) // 32))
     sides = []
     for i in some:
@@ -139,8 +152,8 @@ def resolve_default(name: str, overrides: Mapping[str, Any] | None) -> Config:
     """Return a default recipe with the user's keys, without its patch size where it does not fit the user's student."""
     config = load_started(name, overrides)
     given, student, images = overrides or {}, config.student, config.images
-    own = student.patch_size is not None and "student.patch_size" not in given and images.image_size is not None
-    if not own or not given.keys() & {"student", "student.name"}:
+    chosen = student.patch_size is not None and "student.patch_size" not in given and images.image_size is not None
+    if not chosen or not given.keys() & {"student", "student.name"}:
         return config
     try:
         student_of(config, DataSpec(("one", "other"), images.shape, *normalization("half", images.channels)))

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mixed precision on a CPU, with those convolutions in float32 that oneDNN computes wrongly in half precision.
+"""Mixed precision on a CPU, with float32 for the convolutions that oneDNN computes wrongly or slowly in half precision.
 
 For output o, tap j of a kernel reads pixel o * stride + j * dilation - padding. On a small map some taps read padding
 alone. The gradient of such a tap is 0, but in bfloat16 it is a sum over memory that was never written. Of a transposed
 convolution it is one over outputs that padding cuts off, and where the stride exceeds the kernel the bias is left out
 of outputs that no tap writes. All these run in float32, which takes no longer on a map of that size.
+
+A depth-wise convolution with stride or a kernel larger than 3x3 has a fast forward pass in bfloat16, and a backward
+pass that takes three to ten times as long as float32's (LOG.md): it runs in float32, too.
 
 These are the known faults. `compare_gradients` finds others before a training begins: it computes the training's first
 step twice, in memory that is filled differently, and once in float32.
@@ -55,7 +58,7 @@ class CpuMixedPrecision(MixedPrecision):
 
 
 class ExactConvolutions(TorchFunctionMode):
-    """Runs convolutions in float32 that half precision computes wrongly; outputs are in half precision."""
+    """Runs convolutions in float32 that half precision computes wrongly or slowly; outputs are in half precision."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -74,7 +77,6 @@ def reads_padding_alone(
     stride: int | Sequence[int] = 1,
     padding: int | Sequence[int] | str = 0,
     dilation: int | Sequence[int] = 1,
-    groups: int = 1,
 ) -> bool:
     """Return whether a tap of a kernel reads no pixel in some dimension; arguments as `torch.conv2d`'s."""
     if padding == "valid":
@@ -95,6 +97,23 @@ def reads_padding_alone(
     return False
 
 
+def wrong_or_slow(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> bool:
+    """Return whether a convolution is computed wrongly in half precision, or is a depth-wise one that is slow in it;
+    arguments as `torch.conv2d`'s."""
+    kernel = weight.shape[2:]
+    slow = max(kernel) > 3 or max(_each(stride, kernel)) > 1
+    depthwise = groups > 1 and weight.shape[1] == 1
+    return (depthwise and slow) or reads_padding_alone(input, weight, bias, stride, padding, dilation)
+
+
 def pads_or_skips(
     input: Tensor,
     weight: Tensor,
@@ -112,10 +131,10 @@ def pads_or_skips(
 
 
 CONVOLUTIONS: dict[Any, Callable[..., bool]] = {
-    **dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d), reads_padding_alone),
+    **dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d), wrong_or_slow),
     **dict.fromkeys((torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d), pads_or_skips),
 }
-"""Convolution -> test of whether half precision computes it wrongly."""
+"""Convolution -> test of whether half precision computes it wrongly or slowly."""
 
 
 @dataclass(frozen=True)

@@ -25,20 +25,22 @@ def check_leakage(config: Config, dataset: Dataset, about: Mapping[str, Any]) ->
     """
     warnings = []
     for key, run in _runs(config.values, set()):
-        facts = run.read("run.json")
-        if "names" not in run.read("split.json") or _origin(facts["data"]) != _origin(about):
+        metadata = run.read("run.json")
+        if "names" not in run.read("split.json") or _origin(metadata["data"]) != _origin(about):
             continue
-        learned = set(run.image_names.get("train", ()))
-        shared = {split: len(learned.intersection(names)) for split, names in dataset.split_names.items()}
+        trained_on = set(run.image_names.get("train", ()))
+        shared = {split: len(trained_on.intersection(names)) for split, names in dataset.split_names.items()}
         if shared.get("test"):
             raise UserError(
-                f"{key}: {run.path} learned from {shared['test']:,} of the {len(dataset.split_names['test']):,} images "
-                f"that this training would be tested on; divide the images as that run did (its data.* keys; where "
-                "images came to them since, by test/CLASS or a column `split`), or take weights that do not know them"
+                f"{key}: {run.path} was trained on {shared['test']:,} of the {len(dataset.split_names['test']):,} test "
+                "images of this training; divide the images as that run did (its data.* keys; for images added since, "
+                "by test/CLASS or a column `split`), or take other weights"
             )
         if shared.get("val"):
             count = f"{shared['val']:,} of the {len(dataset.split_names['val']):,}"
-            warnings.append(f"{key}: {run.path} learned from {count} images of validation, which flatter its heirs")
+            warnings.append(
+                f"{key}: {run.path} was trained on {count} validation images, so validation results are too good"
+            )
     return warnings
 
 
@@ -49,16 +51,16 @@ def _origin(about: Mapping[str, Any]) -> Any:
     return about.get("given") or about.get("name")
 
 
-def _runs(values: Mapping[str, Any], known: set[Path], key: str = "") -> Iterator[tuple[str, RunFolder]]:
+def _runs(values: Mapping[str, Any], visited: set[Path], key: str = "") -> Iterator[tuple[str, RunFolder]]:
     """Dotted key -> the run that its value is or lies in, and the runs that the run's settings name."""
     for name, value in values.items():
         dotted = f"{key}.{name}" if key else name
         if isinstance(value, Mapping):
-            yield from _runs(value, known, dotted)
-        elif isinstance(value, str) and value and (run := _around(value)) is not None and run.path not in known:
-            known.add(run.path)
+            yield from _runs(value, visited, dotted)
+        elif isinstance(value, str) and value and (run := _around(value)) is not None and run.path not in visited:
+            visited.add(run.path)
             yield dotted, run
-            yield from ((dotted, inner) for _, inner in _runs(run.read("run.json").get("settings", {}), known))
+            yield from ((dotted, inner) for _, inner in _runs(run.read("run.json").get("settings", {}), visited))
 
 
 def _around(place: str) -> RunFolder | None:

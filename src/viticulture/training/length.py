@@ -44,15 +44,15 @@ def change_length(path: Path, epochs: int | None = None) -> None:
     """
     run = RunFolder.open(path)
     half_set = run.read("run.json").get("length")
-    wanted = half_set if epochs is None else epochs
-    if wanted is None:
+    target = half_set if epochs is None else epochs
+    if target is None:
         return
     if not is_leader(_config(run).engine):
-        check_length(run, wanted)  # what the first refuses, the others do
-        while not _has_length(run, wanted):
+        check_length(run, target)  # what the first refuses, the others do
+        while not _has_length(run, target):
             time.sleep(POLL_SECONDS)
         return
-    for length in (half_set, wanted):  # files of two lengths become one's before they are another's
+    for length in (half_set, target):  # files of two lengths become one's before they are another's
         if length is None or not (warning := check_length(run, length)):
             continue
         run.lock()
@@ -65,15 +65,15 @@ def change_length(path: Path, epochs: int | None = None) -> None:
 
 def _config(run: RunFolder) -> Config:
     """Return the config in run.json. Raises: UserError if it names code that the user has not."""
-    facts = run.read("run.json")
-    config = saved_config(facts["recipe"], facts["settings"], run.path)
-    return replace(config, changes=facts.get("changes", {}))
+    metadata = run.read("run.json")
+    config = saved_config(metadata["recipe"], metadata["settings"], run.path)
+    return replace(config, changes=metadata.get("changes", {}))
 
 
 def _has_length(run: RunFolder, epochs: int) -> bool:
     """True if a run's files have this length, and nothing is left half done: run.json is written last."""
-    facts = run.read("run.json")
-    return facts.get("length") in (None, epochs) and facts["settings"]["train"]["epochs"] == epochs
+    metadata = run.read("run.json")
+    return metadata.get("length") in (None, epochs) and metadata["settings"]["train"]["epochs"] == epochs
 
 
 def check_length(run: RunFolder, epochs: int) -> str:
@@ -82,19 +82,21 @@ def check_length(run: RunFolder, epochs: int) -> str:
     Raises: UserError if more epochs have begun, its recipe cannot have so few, or the run is finished or without a
         checkpoint.
     """
-    facts, config = run.read("run.json"), _config(run)
-    own = config.train.epochs
-    if epochs == own:
+    metadata, config = run.read("run.json"), _config(run)
+    current = config.train.epochs
+    if epochs == current:
         return ""
-    if facts["status"] == "finished":
-        raise UserError(f"{run.path} is finished, after {counted(own, 'epoch')}; train anew for others: {run.anew()}")
+    if metadata["status"] == "finished":
+        raise UserError(
+            f"{run.path} is finished, after {counted(current, 'epoch')}; train anew for others: {run.anew()}"
+        )
     begun = load_checkpoint(run.checkpoint)["epoch"] + 1
     if epochs < begun:
         raise UserError(f"{run.path} has come to epoch {begun}, so it cannot end sooner; got {epochs} epochs")
     _of_length(config, epochs, "resume")  # refused before anything is written
     return (
-        f"trained for {counted(epochs, 'epoch')} in place of {own} by `resume --epochs`, once {begun} had begun: the "
-        "rate falls by that length from there on, so the same length from the start would train differently"
+        f"trained for {counted(epochs, 'epoch')} in place of {current} by `resume --epochs`, once {begun} had begun: "
+        "the rate falls by that length from there on, so the same length from the start would train differently"
     )
 
 
@@ -103,30 +105,30 @@ def set_length(run: RunFolder, epochs: int, warning: str = "") -> None:
 
     Raises: UserError for a checkpoint that is not the run's.
     """
-    facts, config = run.read("run.json"), _config(run)
+    metadata, config = run.read("run.json"), _config(run)
     if config.train.epochs == epochs:
         return
     longer = _of_length(config, epochs, "resume" if warning else "budget")
-    seed, images = facts["seed"], facts["data"]["fingerprint"]
-    before, after = (fingerprint_of(settings, seed, images) for settings in (facts["settings"], longer.values))
+    seed, images = metadata["seed"], metadata["data"]["fingerprint"]
+    before, after = (fingerprint_of(settings, seed, images) for settings in (metadata["settings"], longer.values))
     content = load_checkpoint(run.checkpoint)
     if content.get("mark") not in (before, after):
-        raise UserError(f"checkpoint {run.checkpoint} is not of this run; bring back the run's own")
+        raise UserError(f"checkpoint {run.checkpoint} is not of this run; bring back the run's checkpoint")
     if lost := _best_is_lost(run, content):
         content["callbacks"].pop(BestCheckpoint.__qualname__, None)
     WholeCheckpointIO(after).save_checkpoint(content, run.checkpoint)
     if lost:
         shutil.rmtree(run.weights("best"))
-    run.write("recipe.yaml", f"{comment(facts['command'])}{comment(f'recipe: {config.name}')}{longer.to_yaml()}")
-    warnings = [*facts["warnings"], *([warning] if warning else [])]
+    run.write("recipe.yaml", f"{comment(metadata['command'])}{comment(f'recipe: {config.name}')}{longer.to_yaml()}")
+    warnings = [*metadata["warnings"], *([warning] if warning else [])]
     run.update(settings=longer.values, changes=longer.changes, warnings=warnings)  # last: now it has its length
 
 
 def _best_is_lost(run: RunFolder, checkpoint: dict[str, Any]) -> bool:
     """True if the best weights are of an epoch after the checkpoint, which will not be trained as before."""
-    kept = run.weights("best")
-    known = checkpoint["callbacks"].get(BestCheckpoint.__qualname__, {"best_epoch": -1})
-    return (kept / "config.json").exists() and read_config(kept)["epoch"] != known["best_epoch"] + 1
+    saved = run.weights("best")
+    best = checkpoint["callbacks"].get(BestCheckpoint.__qualname__, {"best_epoch": -1})
+    return (saved / "config.json").exists() and read_config(saved)["epoch"] != best["best_epoch"] + 1
 
 
 def _of_length(config: Config, epochs: int, by: str) -> Config:
@@ -139,6 +141,6 @@ def resumed_session(session: Session) -> Session:
     """Return the session that resumes from its run's checkpoint, with the config in its folder."""
     config = config_of(session.run)
     method, _ = assemble(config, session.dataset, session.seed)
-    facts = session.run.read("run.json")
-    fingerprint = fingerprint_of(facts["settings"], session.seed, facts["data"]["fingerprint"])
+    metadata = session.run.read("run.json")
+    fingerprint = fingerprint_of(metadata["settings"], session.seed, metadata["data"]["fingerprint"])
     return replace(session, config=config, method=method, fingerprint=fingerprint, begun=True)

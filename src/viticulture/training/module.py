@@ -20,6 +20,9 @@ from ..optim import SAM
 class TrainingModule(LightningModule):
     """Trains a method.
 
+    Args:
+        clip_each: clip each parameter's gradient alone.
+
     Attributes:
         terms: names of the loss terms of the last step, whose values are in `method.logs`.
         guide_logs: scalars that guides returned after the last backward pass.
@@ -29,9 +32,9 @@ class TrainingModule(LightningModule):
         sam: the optimizer, where it takes two gradients a step.
     """
 
-    def __init__(self, method: Method) -> None:
+    def __init__(self, method: Method, clip_each: bool = False) -> None:
         super().__init__()
-        self.method = method
+        self.method, self.clip_each = method, clip_each
         self.terms: tuple[str, ...] = ()
         self.guide_logs: dict[str, Tensor] = {}
         self.rate = 0.0
@@ -73,9 +76,21 @@ class TrainingModule(LightningModule):
             if not method.step.perturbed:
                 self.guide_logs |= {f"{name}_{log}": value for log, value in logs.items()}
 
+    def configure_gradient_clipping(
+        self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        if self.clip_each and gradient_clip_val is not None:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    torch.nn.utils.clip_grad_norm_(parameter, gradient_clip_val)
+        else:
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+
     def optimizer_step(
         self, epoch: int, batch_idx: int, optimizer: Optimizer | LightningOptimizer, closure: object = None
     ) -> None:
+        step = self.trainer.lr_scheduler_configs[0].scheduler.last_epoch
+        self.method.optim.set_decay(self.trainer.optimizers[0], step / self.method.length.steps)
         super().optimizer_step(epoch, batch_idx, optimizer, closure)  # type: ignore[arg-type]
         self.method.step = StepContext()
         self.method.after_step()

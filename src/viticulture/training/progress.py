@@ -134,8 +134,8 @@ class ProgressBar(Callback):
             self.bar.stop()
             self.bar = None
 
-    def _text(self, trainer: Trainer, room: int | None = None) -> str:
-        """Describe a step; in `room` columns, as much as fits of the loss, the time left, accuracies on held-out
+    def _text(self, trainer: Trainer, columns: int | None = None) -> str:
+        """Describe a step; in so many columns, as much as fits of the loss, the time left, accuracies on held-out
         images, and the rest."""
         module = trainer.lightning_module
         assert isinstance(module, TrainingModule)
@@ -157,7 +157,7 @@ class ProgressBar(Callback):
             times.append(f"{left} left")
         parts = [*losses, *train, *held_out, *times]
         for part in (*reversed(losses[1:]), *times[:1], *train, *held_out, *times[1:]):
-            if room is None or len("  ".join(parts)) <= room:
+            if columns is None or len("  ".join(parts)) <= columns:
                 break
             parts.remove(part)
         return "  ".join(parts)

@@ -152,9 +152,9 @@ class Memory:
     def __call__(self, images: Tensor, compute: Callable[[], Any]) -> Any:
         """Return the logits of these images: read, or computed and stored."""
         place = self.place_of(images)
-        if place is not None and (known := self._read(place)) is not None:
+        if place is not None and (recorded := self._read(place)) is not None:
             self.replayed += 1
-            return send(known, self.device)
+            return send(recorded, self.device)
         self.computed += 1
         logits = compute()
         if place is not None and isinstance(logits, Tensor) and logits.ndim == 2 and not self.budget.closed:

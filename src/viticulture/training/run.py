@@ -106,14 +106,19 @@ def fit(
     trainer = _trainer(session, [callback for callback in callbacks if callback], checkpoints, on_gpu)
     try:
         with _signals_restored(), no_tensorboard_traceback(), _tf32(on_gpu), named(run.path, engine):
-            trainer.fit(TrainingModule(method), datamodule=Feed(session), ckpt_path=resumed, weights_only=True)
+            trainer.fit(
+                TrainingModule(method, session.config.train.clip_each),
+                datamodule=Feed(session),
+                ckpt_path=resumed,
+                weights_only=True,
+            )
     except SystemExit as stop:  # Lightning's for Ctrl-C
         raise KeyboardInterrupt from stop
     except BaseException as error:
         if trainer.strategy.launcher is not None:
             trainer.strategy.launcher.kill(signal.SIGKILL)  # processes begun here would wait for this one's next step
-        if (known := _user_error(run.path, error)) is not None:
-            raise known from error
+        if (user_error := _user_error(run.path, error)) is not None:
+            raise user_error from error
         raise
     finally:
         close(trainer.loggers)

@@ -251,8 +251,8 @@ class RunFolder:
     @property
     def near_duplicates(self) -> dict[str, list[str]]:
         """Split -> names of its images with near-duplicates among the training images; empty where none are known."""
-        known = self.read("split.json").get("near_duplicates", {}) if (self.path / "split.json").exists() else {}
-        return self._names_by_split(known)
+        pairs = self.read("split.json").get("near_duplicates", {}) if (self.path / "split.json").exists() else {}
+        return self._names_by_split(pairs)
 
     def _names_by_split(self, names: Any) -> dict[str, list[str]]:
         lists = names.values() if isinstance(names, dict) else [None]
@@ -267,8 +267,8 @@ class RunFolder:
 
     def update(self, **metadata: Any) -> None:
         """Add or replace metadata in run.json."""
-        known = self.read("run.json") if (self.path / "run.json").exists() else {"format": FORMAT}
-        self.write("run.json", {**known, **metadata})
+        current = self.read("run.json") if (self.path / "run.json").exists() else {"format": FORMAT}
+        self.write("run.json", {**current, **metadata})
 
 
 def _unborn(path: Path) -> bool:

@@ -238,8 +238,8 @@ def reopen(path: str, data: Any = "") -> Session:
     Raises: UserError if its images, weights, version or batch size are not those that it began with.
     """
     run = RunFolder.open(path)
-    facts = run.read("run.json")
-    made_by = facts["versions"]["viticulture"]
+    metadata = run.read("run.json")
+    made_by = metadata["versions"]["viticulture"]
     if not same_release(made_by):
         raise UserError(f"{path} was begun by viticulture {made_by}; this is {VERSION}: install that version to resume")
     config = config_of(run)
@@ -251,22 +251,22 @@ def reopen(path: str, data: Any = "") -> Session:
     dataset = dataset_of(run, config, data)
     if not are_same(run, dataset):
         raise others(run, " with the times of their files (cp -a), which stand for pixels that are streamed")
-    method, _ = assemble(config, dataset, facts["seed"])
-    if facts.get("teachers") != teachers_of(method):
+    method, _ = assemble(config, dataset, metadata["seed"])
+    if metadata.get("teachers") != teachers_of(method):
         raise UserError(
             f"the teachers of {path} are not those that it began with; bring them back, or train anew: {run.anew()}"
         )
-    if facts.get("start") != method.start and not run.checkpoint.exists():
+    if metadata.get("start") != method.start and not run.checkpoint.exists():
         raise UserError(
             f"the weights of {config.student.init}, from which {path} starts, are not those that it began with, and it "
             f"has no checkpoint yet; bring them back, or train anew: {run.anew()}"
         )
-    fingerprint = fingerprint_of(facts["settings"], facts["seed"], facts["data"]["fingerprint"])
-    warnings = [*facts["warnings"], *other_machine(facts["hardware"], hardware(), config.engine.device)]
-    session = Session(run, config, dataset, method, facts["seed"], warnings, fingerprint, begun=True)
-    if facts.get("batch_size") != session.plan.batch_size:
+    fingerprint = fingerprint_of(metadata["settings"], metadata["seed"], metadata["data"]["fingerprint"])
+    warnings = [*metadata["warnings"], *other_machine(metadata["hardware"], hardware(), config.engine.device)]
+    session = Session(run, config, dataset, method, metadata["seed"], warnings, fingerprint, begun=True)
+    if metadata.get("batch_size") != session.plan.batch_size:
         raise UserError(
-            f"{path} was begun in batches of {facts.get('batch_size')}, where this version of viticulture chooses "
+            f"{path} was begun in batches of {metadata.get('batch_size')}, where this version of viticulture chooses "
             f"{session.plan.batch_size}; install the one that its run.json names, or train anew: {run.anew()}"
         )
     if leads:

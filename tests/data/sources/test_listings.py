@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import viticulture
+from refusals import refused
 from untrained import photo
 from viticulture.config.load import read as read_recipe
 from viticulture.config.resolve import resolve
@@ -74,8 +75,7 @@ def test_coco_without_boxes_is_a_list_of_classes(root: Path) -> None:
     ],
 )
 def test_unknown_ids_are_reported_with_their_type(part: str, entry: dict[str, Any], words: str, root: Path) -> None:
-    with pytest.raises(UserError, match=words):
-        opened(root, {**COCO, part: [*COCO[part], entry]})
+    refused(words, opened, root, {**COCO, part: [*COCO[part], entry]})
 
 
 def data_spec(image: str, *choices: Any, **also: Any) -> dict[str, Any]:
@@ -136,9 +136,7 @@ def test_label_studios_exports_are_read(root: Path) -> None:
     ],
 )  # fmt: skip
 def test_other_lists_are_refused_in_a_line(root: Path, content: Any, said: str) -> None:
-    with pytest.raises(UserError, match=said) as caught:
-        opened(root, content)
-    assert "\n" not in str(caught.value)
+    refused(said, opened, root, content)
 
 
 def test_choices_may_be_numbers_or_null(root: Path) -> None:
@@ -151,14 +149,12 @@ def test_choices_may_be_numbers_or_null(root: Path) -> None:
     word: Any = data_spec("a.png")
     word["annotations"][0]["result"][0]["value"]["choices"] = "vine"
     assert opened(root, [word]).classes == ("vine",)
-    with pytest.raises(UserError, match=r"TypeError: the choice \{\} is no class"):
-        opened(root, [data_spec("a.png", {})])
+    refused(r"TypeError: the choice \{\} is no class", lambda: opened(root, [data_spec("a.png", {})]))
 
 
 def test_an_ambiguous_name_is_refused(root: Path) -> None:
     photo(root / "others" / "b.png", 9)
-    with pytest.raises(UserError, match=r"image 'b\.png', and there are several: (photos|others)/b\.png"):
-        opened(root, COCO)
+    refused(r"image 'b\.png', and there are several: (photos|others)/b\.png", opened, root, COCO)
 
 
 ROWS = {"photos/a.png": "vine", "photos/b.png": "oak", "photos/c.png": "vine"}
@@ -263,8 +259,7 @@ def test_repeated_rows_are_reported_and_left_out(root: Path, kind: str) -> None:
     assert source.warnings[-1] == f"left out {len(rows) - 1} rows of the list that repeat another one"
     other = rows[-1].replace("vine", "oak") if kind == "list.csv" else rows[-1].replace(" 1", " 0")
     file.write_text("\n".join([*rows, other]))
-    with pytest.raises(UserError, match=r"lists photos/c\.png in line .* and line "):
-        open_source(file)
+    refused(r"lists photos/c\.png in line .* and line ", open_source, file)
 
 
 def test_a_list_of_classes_is_one_for_every_command(root: Path) -> None:
@@ -327,8 +322,7 @@ def test_parquet_with_paths_equals_its_csv(root: Path) -> None:
     parquet.write_table(numbers, root / "numbers.parquet")
     assert labeled(open_source(str(root / "numbers.parquet"))) == dict(zip(paths, ["3", None, "4"], strict=True))
     (root / "torn.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(UserError, match="cannot be read as Parquet"):
-        open_source(str(root / "torn.parquet"))
+    refused("cannot be read as Parquet", open_source, str(root / "torn.parquet"))
 
 
 def test_parquet_with_image_bytes_needs_no_metadata(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import torch
 import torchvision
 from PIL import Image
 
+from refusals import refused
 from strewn import strew
 from viticulture.data.open import open_source
 from viticulture.data.sources import torchvision_sets as named
@@ -266,8 +267,7 @@ def test_system_files_are_no_part_of_a_named_set(name: str, left: str, make: Mak
         after = open_source(name)
         assert (after.names, after.classes) == (before.names, before.classes)
         return
-    with pytest.raises(UserError, match=r"(?:[.]_|lost.found).*, which a system left behind and .* would read"):
-        open_source(name)
+    refused(r"(?:[.]_|lost.found).*, which a system left behind and .* would read", open_source, name)
 
 
 def test_every_layout_is_tested() -> None:
@@ -336,8 +336,7 @@ def test_a_download_is_renamed_when_complete(make: Maker) -> None:
         Maker(Path(download_root), make.patch).image("2750/Forest/1.jpg", "2750/River/2.jpg")
 
     make.patch.setattr(torchvision.datasets.eurosat, "download_and_extract_archive", half)
-    with pytest.raises(UserError, match="connection lost"):
-        open_source("eurosat")
+    refused("connection lost", open_source, "eurosat")
     assert not (make.root / "eurosat").exists()
     make.patch.setattr(torchvision.datasets.eurosat, "download_and_extract_archive", whole)
     assert open_source("eurosat").classes == ("Forest", "River")
@@ -403,11 +402,9 @@ def test_hugging_face_without_labels_or_images(tmp_path: Path, make: Maker) -> N
     table.save_to_disk(tmp_path / "captions")
     source = open_source(tmp_path / "captions")
     assert (source.classes, source.labels.tolist()) == ((), [-1, -1])
-    with pytest.raises(UserError, match="no image in this row"):
-        source.read(1)
+    refused("no image in this row", source.read, 1)
     datasets.Dataset.from_dict({"text": ["x"]}).save_to_disk(tmp_path / "text")
-    with pytest.raises(UserError, match=r"one column of images.*its columns are text"):
-        open_source(tmp_path / "text")
+    refused(r"one column of images.*its columns are text", open_source, tmp_path / "text")
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["z", "a"])})
     hidden = datasets.Dataset.from_dict({"image": [picture] * 2, "label": [None, 1]}, features=features)
     hidden.save_to_disk(tmp_path / "hidden")
@@ -421,8 +418,7 @@ def test_hugging_face_without_labels_or_images(tmp_path: Path, make: Maker) -> N
 def test_the_missing_extra_is_named(make: Maker) -> None:
     make.patch.setitem(__import__("sys").modules, "datasets", None)
     for name in ("hf:cifar10", "hf:owner/flowers"):
-        with pytest.raises(UserError, match=r"pip install 'viticulture\[hf\]'"):
-            open_source(name)
+        refused(r"pip install 'viticulture\[hf\]'", open_source, name)
 
 
 def test_an_unknown_hub_name_is_an_error(make: Maker) -> None:
@@ -432,5 +428,4 @@ def test_an_unknown_hub_name_is_an_error(make: Maker) -> None:
         raise datasets.exceptions.DatasetNotFoundError("Dataset 'owner/none' doesn't exist on the Hub")
 
     make.patch.setattr(datasets, "load_dataset", absent)
-    with pytest.raises(UserError, match="neither a file or folder here nor"):
-        open_source("hf:owner/none")
+    refused("neither a file or folder here nor", open_source, "hf:owner/none")

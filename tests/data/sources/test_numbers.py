@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch.utils.data import TensorDataset
 
+from refusals import refused
 from viticulture.data.open import open_source
-from viticulture.errors import UserError
 
 VALUES = [-1.5, 3.0, float("nan"), 2.25]
 PIXELS = torch.zeros(4, 3, 8, 8)
@@ -62,12 +62,9 @@ def test_whole_numbers_are_numbers_where_numbers_are_required(folder: Path) -> N
     ],
 )
 def test_labels_that_are_no_numbers_are_refused(cells: tuple[str, ...], words: str, folder: Path) -> None:
-    with pytest.raises(UserError, match=words.replace("|", r"\|")):
-        open_source(table(folder, *cells), "numbers")
+    refused(words.replace("|", r"\|"), lambda: open_source(table(folder, *cells), "numbers"))
 
 
 def test_numbers_are_refused_where_classes_are_required() -> None:
-    with pytest.raises(UserError, match="labels of arrays are numbers, not classes"):
-        open_source((PIXELS, np.array(VALUES)), "classes")
-    with pytest.raises(UserError, match=r"all be classes or all be numbers, got 'red' and 0\.5"):
-        open_source((PIXELS, ["red", 0.5, 1, None]))
+    refused("labels of arrays are numbers, not classes", open_source, (PIXELS, np.array(VALUES)), "classes")
+    refused(r"all be classes or all be numbers, got 'red' and 0\.5", open_source, (PIXELS, ["red", 0.5, 1, None]))

@@ -14,6 +14,7 @@ from PIL import ExifTags, Image
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 from torchvision.datasets import ImageFolder
 
+from refusals import refused
 from viticulture.data.dataset import DataSettings, ImageSettings, prepare, prepare_test
 from viticulture.data.images.decode import decode, image_size
 from viticulture.data.images.format import RGB, PixelFormat
@@ -204,12 +205,10 @@ def test_a_data_frame_equals_its_csv(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (shown(frame) == shown(listed)).all()
     (tmp_path / "gap.csv").write_text("path,label,split\n0.png,3,train\n1.png,4,\n2.png,3,test\n")
     for data, row in (("gap.csv", "gap.csv, line 3"), (pandas.read_csv("gap.csv"), "data frame, row 1")):
-        with pytest.raises(UserError, match=f"{row}: split must be train, val or test, got an empty cell"):
-            open_source(data)
+        refused(f"{row}: split must be train, val or test, got an empty cell", open_source, data)
     with pytest.raises(UserError, match=r"data frame lists 1 file that .* does not hold: gone\.png \(row 0\)"):
         open_source(pandas.DataFrame({"path": ["gone.png"], "label": ["a"]}))
-    with pytest.raises(UserError, match="label is not there"):
-        open_source(pandas.DataFrame({"path": ["0.png"]}))
+    refused("label is not there", lambda: open_source(pandas.DataFrame({"path": ["0.png"]})))
 
 
 def test_unusual_columns_of_a_data_frame_are_read_by_position_or_refused(
@@ -243,8 +242,7 @@ def test_unusual_columns_of_a_data_frame_are_read_by_position_or_refused(
         "a pair is images and their labels, got DataFrame": (frame, frame.label),
     }
     for said, data in wrong.items():
-        with pytest.raises(UserError, match=said):
-            open_source(data)
+        refused(said, open_source, data)
 
 
 def test_the_digest_changes_with_a_pixel_a_label_and_the_order() -> None:
@@ -314,8 +312,7 @@ def test_a_picture_closed_unread_is_refused(kind: str, tmp_path: Path) -> None:
     with Image.open(path) as unread, Image.open(path) as read:
         read.load()
     assert len(open_source(([read], [0]))) == 1
-    with pytest.raises(UserError, match=r"image 0: a picture of PIL was closed before .* call its load\(\)"):
-        open_source(([unread], [0]))
+    refused(r"image 0: a picture of PIL was closed before .* call its load\(\)", open_source, ([unread], [0]))
 
 
 def test_a_reader_can_be_pickled() -> None:
@@ -354,8 +351,7 @@ def test_a_damaged_file_of_a_data_set_is_refused_or_skipped(damaged: ImageFolder
     dataset = prepare(source, DataSettings(skip_unreadable=True), settings)
     assert list(dataset.skipped) == ["train/00001", "test/00001"]
     assert not any("without a label" in warning for warning in dataset.warnings)
-    with pytest.raises(UserError, match="2 of 16 images cannot be read"):
-        prepare_test(source, ("a", "b"), settings)
+    refused("2 of 16 images cannot be read", prepare_test, source, ("a", "b"), settings)
     images, skipped = prepare_test(source, ("a", "b"), settings, skip_unreadable=True)
     assert (len(images), list(skipped)) == (7, ["train/00001", "test/00001"])
     cut = BytesIO()
@@ -387,7 +383,7 @@ def test_a_damaged_file_of_a_data_set_is_refused_or_skipped(damaged: ImageFolder
         (("photos", "labels"), "a pair is images and their labels, got str first"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_learnt_from_is_said_in_a_line(data: Any, said: str) -> None:
+def test_unusable_objects_are_refused_in_one_line(data: Any, said: str) -> None:
     with pytest.raises(UserError, match=said) as caught:
         open_source(data)
     assert len(str(caught.value)) < 300

@@ -11,6 +11,7 @@ from torchvision.transforms import Resize as TorchResize
 from torchvision.transforms.v2 import functional as F
 
 from noise import uniform
+from refusals import refused
 from viticulture.data.transforms.crop import CenterCrop, PaddedCrop, Resize, ResizedCrop
 from viticulture.data.transforms.view import Augment
 from viticulture.errors import UserError
@@ -87,6 +88,20 @@ def test_the_center_is_torchvisions(height: int, width: int, crop_pct: float) ->
     assert (wanted.int() - ours.int()).abs().float().mean() < 3
 
 
+@pytest.mark.parametrize(("crop_pct", "side"), [(0.875, 224), (0.9, 224), (0.95, 32), (0.875, 299)])
+def test_a_close_center_is_torchvisions_to_the_pixel(crop_pct: float, side: int) -> None:
+    """An image that holds its own columns and rows after torchvision's Resize gives the same box after its CenterCrop,
+    for many shapes. Catches: a long side rounded up, halves rounded away from the even pixel, exact centering."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.cat([torch.randint(side, 900, (60, 2), generator=generator), torch.tensor([[375, 500], [500, 333]])])
+    ours = CenterCrop(crop_pct).boxes(uniform(len(sizes), 0), sizes, (side, side))
+    for (height, width), box in zip(sizes.tolist(), ours, strict=True):
+        shrunk = TorchResize(int(side / crop_pct))(torch.zeros(1, height, width)).shape[-2:]
+        places = torch.stack(torch.meshgrid(torch.arange(shrunk[0]), torch.arange(shrunk[1]), indexing="ij"))
+        top, left = TorchCenterCrop(side)(places)[:, 0, 0].tolist()
+        assert (box * torch.tensor(shrunk * 2)).tolist() == pytest.approx([top, left, side, side], abs=1e-6)
+
+
 def test_the_center_of_another_shape_covers_it() -> None:
     """timm's rule: shrink until both sides are covered. 60 x 100 for 20 x 40."""
     box = CenterCrop().boxes(uniform(1, 0), torch.tensor([[60, 100]]), (20, 40))[0]
@@ -131,13 +146,9 @@ def test_a_single_pixel_can_be_cropped(crop: ResizedCrop | CenterCrop | Resize |
 
 
 def test_impossible_settings_are_refused() -> None:
-    with pytest.raises(UserError, match=r"scale.*at most 1, got \(0.5, 2\)"):
-        ResizedCrop(scale=(0.5, 2))
-    with pytest.raises(UserError, match="ratio"):
-        ResizedCrop(ratio=(2, 1))
+    refused(r"scale.*at most 1, got \(0.5, 2\)", ResizedCrop, scale=(0.5, 2))
+    refused("ratio", ResizedCrop, ratio=(2, 1))
     with pytest.raises(UserError, match="interpolation"):
         ResizedCrop(interpolation="nearest")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="padding"):
-        PaddedCrop(-1)
-    with pytest.raises(UserError, match="crop_pct"):
-        CenterCrop(0)
+    refused("padding", PaddedCrop, -1)
+    refused("crop_pct", CenterCrop, 0)

@@ -9,8 +9,8 @@ from timm.data.mixup import Mixup
 from torch import Tensor
 
 from noise import uniform
+from refusals import refused
 from viticulture.data.transforms.mix import Mix
-from viticulture.errors import UserError
 
 HEIGHT, WIDTH, CLASSES = 12, 20, 5
 
@@ -81,7 +81,5 @@ def test_two_processes_mix_as_one(mix: Mix) -> None:
 
 
 def test_impossible_settings_are_refused() -> None:
-    with pytest.raises(UserError, match="must not be negative, got -1 and 1"):
-        Mix(mixup=-1)
-    with pytest.raises(UserError, match="smoothing"):
-        Mix(smoothing=2)
+    refused("must not be negative, got -1 and 1", Mix, mixup=-1)
+    refused("smoothing", Mix, smoothing=2)

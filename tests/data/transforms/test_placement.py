@@ -12,6 +12,7 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional as F
 
+from refusals import refused
 from viticulture.data.batches.targets import placed_objects
 from viticulture.data.targets.objects import Objects
 from viticulture.data.targets.outlines import bitmap, encoded
@@ -20,7 +21,6 @@ from viticulture.data.transforms.geometry import Flip
 from viticulture.data.transforms.mix import Mix
 from viticulture.data.transforms.placement import Placement, check_follows, placement
 from viticulture.data.transforms.view import Augment
-from viticulture.errors import UserError
 
 GRAY = (0.5, 0.5, 0.5)
 CANVAS = (48, 64)
@@ -164,5 +164,4 @@ def test_padding_is_zero_after_normalization() -> None:
     ids=["mixed", "a crop", "a person's own class of that name", "no scale_jitter"],
 )
 def test_a_transform_without_targets_is_refused(kinds: dict[str, type], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        check_follows(kinds)
+    refused(words, check_follows, kinds)

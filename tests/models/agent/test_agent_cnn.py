@@ -17,6 +17,7 @@ from boot_names import both, renamed
 from conftest import GOLDEN, Golden
 from formula_fill import fill, image
 from networks import BACKENDS, data_spec, error, random_images
+from refusals import refused
 from slowly import slow_but
 from viticulture.errors import UserError
 from viticulture.losses import cross_entropy, soft_distillation
@@ -320,8 +321,7 @@ def test_registered_agents_are_ordinary_students(name: str, tmp_path: Path) -> N
     assert student(images).shape == (2, 2)
     student.reset_classifier(0)
     torch.testing.assert_close(student(images), features.mean((2, 3)))
-    with pytest.raises(UserError, match="global_pool"):
-        student.reset_classifier(2, "max")
+    refused("global_pool", student.reset_classifier, 2, "max")
     by_stage = timm.create_model(name, features_only=True, out_indices=[0, 2], patch_size=4, **options)
     assert [found.shape[-1] for found in by_stage(images)] == [16, 8]
 

@@ -8,8 +8,8 @@ import torch
 
 from conftest import Golden
 from networks import BACKENDS, error, neighbor_matrices
+from refusals import refused
 from simulated_gpu import simulated_gpu, waits
-from viticulture.errors import UserError
 from viticulture.models.agent.generalized_conv import GeneralizedConv, kernel, kernel_positions, square, tight
 
 Load = Callable[[str], Golden]
@@ -121,8 +121,7 @@ def test_unused_places_of_a_window_are_zero_or_cut() -> None:
 
 
 def test_no_heads_are_refused() -> None:
-    with pytest.raises(UserError, match="at least one head, got 0"):
-        kernel_positions(0)
+    refused("at least one head, got 0", kernel_positions, 0)
 
 
 def test_its_kernel_is_built_without_waiting_for_a_gpu() -> None:

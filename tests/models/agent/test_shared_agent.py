@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from boot_names import both
 from conftest import GOLDEN, Golden
 from networks import data_spec, error, neighbor_matrices
-from viticulture.errors import UserError
+from refusals import refused
 from viticulture.models.agent.agent_cnn import AgentShape, ResStem, Sizes
 from viticulture.models.agent.build import agent_for
 from viticulture.models.agent.generalized_conv import GeneralizedConv
@@ -402,5 +402,4 @@ def test_qk_norm_and_missing_biases_are_supported() -> None:
     ],
 )
 def test_weights_that_cannot_be_shared_are_refused(student: Callable[[], nn.Module], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        shared_agent_for(student(), data_spec())
+    refused(words, lambda: shared_agent_for(student(), data_spec()))

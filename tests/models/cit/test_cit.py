@@ -15,8 +15,8 @@ from cit_students import Load, aligned
 from conftest import GOLDEN
 from formula_fill import fill, image
 from networks import error, random_images, randomized
+from refusals import refused
 from viticulture.deploy.onnx.export import to_onnx
-from viticulture.errors import UserError
 from viticulture.losses import cross_entropy, soft_distillation
 from viticulture.models.cit.cit import CiT, checkpoint_filter_fn
 from viticulture.models.data_spec import DataSpec
@@ -136,8 +136,7 @@ def test_a_token_of_a_stem_is_the_mean_of_its_patches() -> None:
     torch.testing.assert_close(tokens[:, 0], conv.mean(1))
     torch.testing.assert_close(tokens[:, 1], inv.mean(1))
     torch.testing.assert_close(tokens[:, 2:], conv + inv)
-    with pytest.raises(UserError, match=r"made for 16x24 pixels, got \(24, 16\)"):
-        student(x.mT)
+    refused(r"made for 16x24 pixels, got \(24, 16\)", student, x.mT)
 
 
 def test_patches_of_the_stems_lie_where_the_image_has_them() -> None:
@@ -233,16 +232,14 @@ def test_the_classifier_can_be_replaced_or_removed() -> None:
     ],
 )
 def test_mistakes_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        create_student("cit_tiny", TASK, 8, {**SMALL, **options})
+    refused(message, create_student, "cit_tiny", TASK, 8, {**SMALL, **options})
 
 
 @pytest.mark.parametrize(
     ("patch", "message"), [(3, "must be even.*got 3"), (12, "multiple of the patch size, got 16x24")]
 )
 def test_a_patch_that_stems_cannot_give_is_refused(patch: int, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        create_student("cit_tiny_aligned", TASK, patch, SMALL)
+    refused(message, create_student, "cit_tiny_aligned", TASK, patch, SMALL)
 
 
 def used(tensor: Tensor) -> bool:
@@ -271,8 +268,7 @@ def test_students_without_tokens_have_a_head_per_teacher(name: str) -> None:
     torch.testing.assert_close(mean(x), torch.stack([layer(features) for layer in layers]).mean(0))
     single = create_student(name, TASK, patch, options)
     assert isinstance(single.train()(x), Tensor)
-    with pytest.raises(UserError, match="heads must be at least 1"):
-        create_student(name, TASK, patch, {**options, "heads": 0})
+    refused("heads must be at least 1", create_student, name, TASK, patch, {**options, "heads": 0})
 
 
 def test_a_small_resnet_keeps_resolution() -> None:

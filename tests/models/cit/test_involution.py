@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from conftest import Golden
 from networks import check_gradients, check_one_graph, error, randomized
-from viticulture.errors import UserError
+from refusals import refused
 from viticulture.kernels import plain_kernels
 from viticulture.models.cit.involution import Involution
 from viticulture.models.cit.rednet import checkpoint_filter_fn
@@ -161,10 +161,8 @@ def test_means_at_the_edge_of_a_stride_are_of_existing_pixels() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(UserError, match="multiple of an involution's group_width, got 24 and 16"):
-        Involution(24)
-    with pytest.raises(UserError, match="must be odd, got 4"):
-        Involution(16, 4)
+    refused("multiple of an involution's group_width, got 24 and 16", Involution, 24)
+    refused("must be odd, got 4", Involution, 16, 4)
     for shape in ((1, 2, 9, 2, 3), (1, 4, 9, 3, 4), (1, 2, 8, 3, 4), (1, 2, 4, 3, 4)):
         with pytest.raises(ValueError, match=r"kernels must be \[B, G, K \* K, 3, 4\]"):
             involve(torch.zeros(1, 6, 3, 4), torch.zeros(shape))

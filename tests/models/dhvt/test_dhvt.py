@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from conftest import GOLDEN, Golden
 from formula_fill import fill, image
 from networks import check_gradients, check_one_graph, error, random_images, randomized, tiny
+from refusals import refused
 from slowly import slow_but
-from viticulture.errors import UserError
 from viticulture.models.dhvt.dhvt import DHVT, DHVTBlock, Parts, Shape, checkpoint_filter_fn
 from viticulture.models.dhvt.layers import DAFF, HIMHSA, SOPE, Pointwise
 from viticulture.models.students import count
@@ -234,5 +234,4 @@ def test_it_runs_in_bfloat16() -> None:
     ],
 )
 def test_invalid_settings_are_refused(make: Callable[[], Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make()
+    refused(message, make)

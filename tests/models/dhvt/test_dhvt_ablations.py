@@ -11,7 +11,7 @@ from timm.models import VisionTransformer
 from torch import Tensor, nn
 
 from networks import error, random_images, randomized
-from viticulture.errors import UserError
+from refusals import refused
 from viticulture.models.dhvt import ablations as ablations
 from viticulture.models.dhvt.layers import DAFF, SOPE, on_map, split_prefix
 
@@ -148,10 +148,8 @@ def test_every_row_trains(options: dict[str, Any]) -> None:
 
 
 def test_unknown_parts_are_refused() -> None:
-    with pytest.raises(UserError, match="unknown feed_forward 'daf'; did you mean daff"):
-        model(feed_forward="daf")
-    with pytest.raises(UserError, match=r"unknown attention 'x'; valid: hi_mhsa, mhsa"):
-        model(attention="x")
+    refused("unknown feed_forward 'daf'; did you mean daff", model, feed_forward="daf")
+    refused(r"unknown attention 'x'; valid: hi_mhsa, mhsa", model, attention="x")
 
 
 def test_only_sope_may_synchronize_its_statistics() -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from timm.layers.bottleneck_attn import BottleneckAttn
 from torch import Tensor, nn
 
-from viticulture.errors import UserError
+from refusals import refused
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student, fitting_patch, is_hybrid_student, takes_patch_size
 from viticulture.optim import Optim
@@ -113,9 +113,8 @@ def test_muon_excludes_stem_head_and_positions() -> None:
         (64, 16, {"embed_dim": 36}, "embed_dim must be a multiple of patch_size / 2, got 36 and 16"),
     ],
 )
-def test_mistakes_are_told(pixels: int, patch: int, options: dict[str, object], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        create_student(NAME, data_spec(pixels), patch, options)
+def test_invalid_settings_are_refused(pixels: int, patch: int, options: dict[str, object], words: str) -> None:
+    refused(words, lambda: create_student(NAME, data_spec(pixels), patch, options))
 
 
 def test_an_exported_one_takes_any_number_of_images() -> None:

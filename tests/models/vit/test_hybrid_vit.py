@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from viticulture.errors import UserError
+from refusals import refused
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import count, create_student, fitting_patch, takes_patch_size
 from viticulture.models.vit.hybrid_vit import Residual, ResidualEmbed
@@ -87,15 +87,13 @@ def test_it_takes_its_patch_from_the_data_and_oblong_images() -> None:
         (32, 8, {"dynamic_img_size": True}, "a hybrid ViT decides dynamic_img_size itself"),
     ],
 )
-def test_mistakes_are_told(pixels: int, patch: int, options: dict[str, object], words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        create_student("hybrid_nano", data_spec(pixels), patch, options)
+def test_invalid_settings_are_refused(pixels: int, patch: int, options: dict[str, object], words: str) -> None:
+    refused(words, lambda: create_student("hybrid_nano", data_spec(pixels), patch, options))
 
 
 def test_an_image_of_another_size_is_refused() -> None:
     embed = ResidualEmbed(32, 8, 3, 32)
-    with pytest.raises(UserError, match=r"made for 32x32 pixels, got \(16, 16\)"):
-        embed(torch.zeros(1, 3, 16, 16))
+    refused(r"made for 32x32 pixels, got \(16, 16\)", embed, torch.zeros(1, 3, 16, 16))
 
 
 def test_an_exported_hybrid_has_operators_that_converters_support() -> None:

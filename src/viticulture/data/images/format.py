@@ -60,10 +60,10 @@ class PixelFormat:
         if values.ndim != 3 or not values.size:
             raise Unfit(f"an image is [H, W] or [H, W, channels], got {list(values.shape)}")
         self.check(values.shape)
-        there, wanted = values.shape[2], self.channels or values.shape[2]
+        there, requested = values.shape[2], self.channels or values.shape[2]
         # Repeated before they become pixels: a range for each channel makes three different ones of a gray value.
-        pixels = self._pixels(np.repeat(values, wanted, axis=2) if there < wanted else values)
-        return gray(pixels) if there > wanted else pixels
+        pixels = self._pixels(np.repeat(values, requested, axis=2) if there < requested else values)
+        return gray(pixels) if there > requested else pixels
 
     def check(self, shape: tuple[int, ...]) -> None:
         """Raises: Unfit where an image [H, W] or [H, W, C] cannot be converted to the channels."""

@@ -37,7 +37,7 @@ def open_box_csv(file: Path) -> Source:
         path, label = values["path"], values["label"]
         split = split_in(values["split"], f"{file}, line {line}") if "split" in values else "train"
         if splits.setdefault(path, split) != split:
-            raise UserError(f"{file}, line {line}: {path} stands in two splits, {splits[path]} and {split}")
+            raise UserError(f"{file}, line {line}: {path} is in two splits, {splits[path]} and {split}")
         entries, sides = by_path.setdefault(path, []), [values[name] for name in COLUMNS[2:]]
         if all(MISSING.fullmatch(side) or not side for side in sides) and (not label or MISSING.fullmatch(label)):
             continue

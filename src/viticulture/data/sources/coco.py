@@ -195,8 +195,8 @@ def _objects(
         return NO_OBJECTS
     for entry in entries:
         if entry.get("category_id") not in numbers:
-            known = list(numbers)
-            few = ", ".join(map(str, known)) if len(known) <= 5 else f"{len(known)}, from {known[0]} to {known[-1]}"
+            ids = list(numbers)
+            few = ", ".join(map(str, ids)) if len(ids) <= 5 else f"{len(ids)}, from {ids[0]} to {ids[-1]}"
             raise UserError(
                 f"{file} has an object of category {entry.get('category_id')!r}, which it does not name; it names {few}"
             )

@@ -88,12 +88,12 @@ def open_zip(path: Path) -> Source:
     spans, folders = archives.zip_spans(path)
     outside = [readable(span.name) for span in spans if ".." in span.name.split("/") and holds_image(span.name)]
     spans = [span for span in spans if not is_system_file(span.name)]
-    wanted = {file.path for file in images_among([File(span.name, "") for span in spans])}
-    kept = [span for span in spans if span.name in wanted]
-    images = [File(span.name, f"{span.size} {span.checksum:08x}") for span in kept]
-    others = [span.name for span in spans if span.name not in wanted]
+    paths_of_images = {file.path for file in images_among([File(span.name, "") for span in spans])}
+    selected = [span for span in spans if span.name in paths_of_images]
+    images = [File(span.name, f"{span.size} {span.checksum:08x}") for span in selected]
+    others = [span.name for span in spans if span.name not in paths_of_images]
     folders = [folder for folder in folders if not is_system_file(folder)]
-    source = _source(path, images, folders, others, lambda rows: archives.ZipReader(path, [kept[i] for i in rows]))
+    source = _source(path, images, folders, others, lambda rows: archives.ZipReader(path, [selected[i] for i in rows]))
     warning = f"not read: {counted(len(outside), 'image')} whose names lead out of the zip: {some(outside, 3)}"
     return replace(source, warnings=(*source.warnings, warning)) if outside else source
 

@@ -48,16 +48,18 @@ def alike(names: Sequence[str], what: str = "classes") -> list[str]:
         plain = re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name).strip()).casefold()
         same.setdefault(re.sub(r"(\d)\.0+", r"\1", plain), []).append(name)
     twins = [" and ".join(map(repr, spellings)) for spellings in same.values() if len(spellings) > 1]
-    return [f"{what} of nearly the same name, each taken as its own: {some(twins, 5)}"] if twins else []
+    return [f"{what} of nearly the same name, each taken as a separate one: {some(twins, 5)}"] if twins else []
 
 
 def doubtful(classes: Sequence[str]) -> list[str]:
     """Return warnings for class names that nearly match, stand for missing labels, or join several others."""
     missing = [repr(name) for name in classes if MISSING.fullmatch(name)]
-    known = {*classes}
+    distinct = {*classes}
     parts = {name: {*_SEVERAL.split(name.strip("[]"))} for name in classes}
     lists = [
-        name for name in classes if (name not in parts[name] and parts[name] <= known) or re.fullmatch(r"\[.*\]", name)
+        name
+        for name in classes
+        if (name not in parts[name] and parts[name] <= distinct) or re.fullmatch(r"\[.*\]", name)
     ]
     warnings = alike(classes)
     if missing:

@@ -59,11 +59,11 @@ def from_list(
             f"{what} lists {counted(len(missing), 'file')} that {root} does not hold: {some(missing)}; its paths are "
             "relative to that folder"
         )
-    kept = _distinct(what, root, images)
+    unique = _distinct(what, root, images)
     warnings = [*warnings, *places.warnings()]
-    if copies := len(images) - len(kept):
+    if copies := len(images) - len(unique):
         warnings.append(f"left out {counted(copies, 'row')} of the list that repeat another one")
-        images, fingerprints = [images[i] for i in kept], [fingerprints[i] for i in kept]
+        images, fingerprints = [images[i] for i in unique], [fingerprints[i] for i in unique]
     classes, labels = classify([image.label for image in images])
     named, groups = classify([image.group or None for image in images])
     if named:
@@ -111,7 +111,7 @@ def _distinct(what: str, root: Path, images: Sequence[Listed]) -> list[int]:
     if not images:
         raise UserError(f"{what} lists no images")
     first: dict[str, Listed] = {}
-    kept = []
+    unique = []
     whole = cache(os.path.realpath)  # each folder is looked up once; an absolute path may lead into the root
     base = whole(root)
     for i, image in enumerate(images):
@@ -120,10 +120,8 @@ def _distinct(what: str, root: Path, images: Sequence[Listed]) -> list[int]:
         file = f"{whole(folder or '/')}/{name}" if path.startswith("/") else os.path.normpath(f"{base}/{path}")
         before = first.setdefault(file, image)
         if before is image:
-            kept.append(i)
+            unique.append(i)
         elif not image.where or before[1:4] != image[1:4]:
             times = f"in {before.where} and {image.where}" if image.where else "twice"
-            raise UserError(
-                f"{what} lists {shortened(image.path)} {times}; an image has one label and stands in one split"
-            )
-    return kept
+            raise UserError(f"{what} lists {shortened(image.path)} {times}; an image has one label and is in one split")
+    return unique

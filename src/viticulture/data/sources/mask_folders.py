@@ -49,19 +49,19 @@ def open_masks(root: Path) -> Source:
     paths = sorted(file.path for file in images_among([f for f in scanned if "images" in folders_of(f.path)]))
     plain = comparison_of(files)
     masks = {plain(path.rpartition(".")[0]): path for path in files if path.lower().endswith(".png")}
-    wanted = {path: plain(in_folder(path, "masks")) for path in paths}
-    if missing := [path for path, stem in wanted.items() if stem not in masks]:
+    mask_names = {path: plain(in_folder(path, "masks")) for path in paths}
+    if missing := [path for path, stem in mask_names.items() if stem not in masks]:
         raise UserError(f"{root} has {counted(len(missing), 'image')} without a mask in PNG: {some(missing, 5)}")
-    if shared := [stem for stem, images in Counter(wanted.values()).items() if images > 1]:
+    if shared := [stem for stem, images in Counter(mask_names.values()).items() if images > 1]:
         raise UserError(f"{root} has several images of one mask: {some([masks[stem] for stem in shared], 5)}")
     idle = sorted(
-        {path for path in masks.values() if "masks" in folders_of(path)} - {masks[s] for s in wanted.values()}
+        {path for path in masks.values() if "masks" in folders_of(path)} - {masks[s] for s in mask_names.values()}
     )
     if idle:
         raise UserError(f"{root} has {counted(len(idle), 'mask')} without an image: {some(idle, 5)}")
     if not paths:
         raise UserError(f"{root} has folders of images and masks, but no images in them")
-    drawn = [root / masks[stem] for stem in wanted.values()]
+    drawn = [root / masks[stem] for stem in mask_names.values()]
     names = _names(root, drawn)
     classes = [name for _, name in sorted(names.items()) if not NO_CLASS.fullmatch(name)]
     values = np.full(256, MEANINGLESS, dtype=np.uint8)

@@ -77,8 +77,8 @@ def _part(path: Path, split: str, images: np.ndarray, labels: np.ndarray) -> tup
 
 def _names(name: str, number: int) -> tuple[str, ...]:
     """Return the published names of the classes where the package has them, else numbers."""
-    known = _published().get(name.partition("_")[0], {}).get("label", {})
-    names = tuple(f"{known.get(str(label), label)}" for label in range(number))
+    sets = _published().get(name.partition("_")[0], {}).get("label", {})
+    names = tuple(f"{sets.get(str(label), label)}" for label in range(number))
     return names if len(set(names)) == number else tuple(map(str, range(number)))
 
 
@@ -93,12 +93,12 @@ def _published() -> dict[str, Any]:
 def _download(name: str, path: Path) -> None:
     """Have the package download into a temporary folder; only what is complete is renamed."""
     where = f"put {path.name} into {path.parent} (or point VITICULTURE_DATA at its folder)"
-    known = _published()
-    if not known:
+    sets = _published()
+    if not sets:
         raise UserError(f"medmnist:{name} is not there: {where}, or pip install medmnist, which downloads it")
-    if name not in known:
-        raise UserError(f"MedMNIST has no set {name!r}; it has {', '.join(known)}")
-    made = getattr(importlib.import_module("medmnist"), known[name]["python_class"])
+    if name not in sets:
+        raise UserError(f"MedMNIST has no set {name!r}; it has {', '.join(sets)}")
+    made = getattr(importlib.import_module("medmnist"), sets[name]["python_class"])
     with locked(path.parent / f".{name}.lock"), TemporaryDirectory(dir=path.parent, prefix=".download-") as aside:
         if path.is_file():  # another process was faster
             return

@@ -326,7 +326,7 @@ def _label(label: Any, classes: Mapping[int, str], numbers: bool) -> Label:
                 f"{max(classes)}: {some(list(classes.values()), 3)}"
             )
         if list(classes.values()).count(name := classes[label]) > 1:
-            raise UserError(f"the data set calls several of its classes {name!r}; give each a name of its own")
+            raise UserError(f"the data set calls several of its classes {name!r}; give each another name")
         return name
     raise UserError(f"a label is the number or the name of a class (-1 or None without one), got {received(label)}")
 

@@ -77,7 +77,7 @@ def by_number(path: Path) -> dict[str, str]:
         if len(words) != 2:
             raise UserError(f"{path}, line {number}: expected a number and a value, got {line!r}")
         if words[0] in column:
-            raise UserError(f"{path}, line {number}: {words[0]} stands there twice")
+            raise UserError(f"{path}, line {number}: {words[0]} appears twice")
         column[words[0]] = words[1]
     return column
 

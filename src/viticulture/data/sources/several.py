@@ -107,6 +107,17 @@ def as_numbers(source: Source) -> Source:
     return replace(source, classes=(), labels=values[source.labels], unlabeled=None)
 
 
+def are_numbers(source: Source) -> bool:
+    """Return whether labels are numbers rather than classes: with decimals, and most of them different."""
+    if source.contents != "classes" or 2 * len(source.classes) <= len(source):
+        return False
+    try:
+        values = np.array([number(name) for name in source.classes])
+    except ValueError:
+        return False
+    return bool(np.isfinite(values).all() and (values % 1).any())
+
+
 def several_words(labels: np.ndarray) -> str:
     """Say how many labels labeled images have; labels as `separated` returns them."""
     none = int((labels.sum(1) == 0).sum())

@@ -26,6 +26,13 @@ machine."""
 
 Contents = Literal["classes", "labels", "numbers", "objects", "pixels"]
 """Type of a source's targets: a class, several labels, a number, or objects per image; a class per pixel."""
+RECIPES: dict[Contents, str] = {
+    "labels": "multilabel/photos",
+    "numbers": "regression/photos",
+    "objects": "detection/photos",
+    "pixels": "segmentation/photos",
+}
+"""The default recipe of other targets than classes."""
 
 
 def portable(fingerprint: str) -> str:

@@ -113,7 +113,7 @@ def _splits(root: Path, names: Sequence[tuple[str, str]], pictures: Collection[s
             others = sorted({splits[row] for row in named if row in splits})
             raise UserError(
                 f"{file} names {counted(len(twice), 'image')} that {' and '.join(f'{kind}.txt' for kind in others)} "
-                f"names, too: {some(twice, 3)}; an image stands in one split"
+                f"names, too: {some(twice, 3)}; an image is in one split"
             )
         splits |= {row: file.stem.lower() for row in named if row is not None}
         lost = [spellings for spellings, row in zip(listed, named, strict=True) if row is None]

@@ -84,8 +84,8 @@ def open_shards(data: str | Path, arrange: Arrange) -> Source:
         layout = arrange([PurePosixPath(image).as_posix() for _, image, *_ in images], sorted(folders))
         if layout.classes:
             warnings = (f"classes are the folders within {counted(len(paths), 'tar')}", *layout.warnings)
-            kept = [images[row] for row in layout.kept]
-            by_tar = source(kept, classes=layout.classes, labels=layout.labels, warnings=warnings)
+            members = [images[row] for row in layout.kept]
+            by_tar = source(members, classes=layout.classes, labels=layout.labels, warnings=warnings)
             by_folder, by_name = (
                 {kind: rows.tolist() for kind, rows in each.items()} for each in (layout.splits, by_tar.splits)
             )

@@ -71,7 +71,7 @@ def json_of(path: Path, names: bool = False) -> Any:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(content := dict(pairs)) < len(pairs):
         twice = next(key for key in content if sum(key == each for each, _ in pairs) > 1)
-        raise ValueError(f"{shortened(twice)!r} stands twice")
+        raise ValueError(f"{shortened(twice)!r} appears twice")
     return content
 
 

@@ -85,19 +85,19 @@ def _splits(
     A split for which no image is named has those in folders of its word; any other image that is not named is left out.
     """
     entries = {kind: entry for word, entry in declared.items() if entry and (kind := split_of(str(word)))}
-    known, warnings = dict.fromkeys(paths), list[str]()
+    on_disk, warnings = dict.fromkeys(paths), list[str]()
     named: dict[str, set[str]] = {}
     for kind, entry in entries.items():
-        listed = list(_named(root, entry, str(declared.get("path") or ""), known))
+        listed = list(_named(root, entry, str(declared.get("path") or ""), on_disk))
         named[kind] = {*listed} - {""}
         if lost := listed.count(""):
             warnings.append(f"{what} names {counted(lost, 'image')} for {kind} that the folder does not hold")
         elif not listed:
             warnings.append(f"{what} names no image of its {kind} split")
-    for kind, kept in (("val", "train"), ("test", "train"), ("val", "test")):
-        if twice := named.get(kind, set()) & named.get(kept, set()):
+    for kind, other in (("val", "train"), ("test", "train"), ("val", "test")):
+        if twice := named.get(kind, set()) & named.get(other, set()):
             warnings.append(
-                f"{what} names {counted(len(twice), 'image')} for {kind} and {kept}; they are for {kept} alone"
+                f"{what} names {counted(len(twice), 'image')} for {kind} and {other}; they are for {other} alone"
             )
     splits = {path: kind for kind in ("val", "test", "train") for path in named.get(kind, ())}
     splits |= {path: word for path in paths if path not in splits and not named.get(word := split_by_folder(path))}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outlines of objects as COCO writes them, and bitmaps, by the very code that COCO judges masks with.
+"""Outlines of objects as COCO writes them, and bitmaps, by the code that COCO evaluates masks with.
 
 pycocotools draws polygons and reads run lengths; it comes with the extra `dense`, and only masks of objects need it.
 """

@@ -107,6 +107,9 @@ class ResizedCrop(BoxCrop):
 class CenterCrop(BoxCrop):
     """The center, for evaluation: shrink until the image only just covers image_size / crop_pct, crop the middle.
 
+    With a crop_pct below 1 the shrunk image's size and the margins are rounded to whole pixels, as torchvision's Resize
+    and CenterCrop do, which published numbers were measured with; with 1 the largest part is centered exactly.
+
     Args:
         crop_pct: share of the covered side that remains, in (0, 1]; timm's word.
         interpolation: filter of the resize.
@@ -123,7 +126,12 @@ class CenterCrop(BoxCrop):
     def boxes(self, u: Tensor, sizes: Tensor, image_size: tuple[int, int]) -> Tensor:
         size, target = sizes.double(), torch.tensor(image_size, dtype=torch.float64)
         covered = (target / self.crop_pct).floor()  # timm rounds this size down
-        box = target * (size / covered).amin(1, keepdim=True) / size  # [B, 2]
+        ratio = (size / covered).amin(1, keepdim=True)
+        if self.crop_pct < 1:
+            shrunk = (size / ratio + 1e-9).floor()  # [B, 2]
+            margin = ((shrunk - target) / 2).round()
+            return torch.cat([margin, target.expand_as(margin)], 1) / shrunk.repeat(1, 2)
+        box = target * ratio / size  # [B, 2]
         return torch.cat([(1 - box) / 2, box], 1)
 
     def bicubic(self, u: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ class Augment:
         crops = [transform for transform in transforms if isinstance(transform, Crop)]
         if len(set(kinds)) < len(kinds) or len(crops) > 1:
             names = ", ".join(kind.__name__ for kind in kinds)
-            raise UserError(f"each transform may stand once, and at most one crop; got {names}")
+            raise UserError(f"each transform may appear once, and at most one crop; got {names}")
         place: dict[type, int] = {kind: place for place, kind in enumerate(TRANSFORMS)}
         ordered = sorted(
             (t for t in transforms if isinstance(t, Transform)), key=lambda t: place.get(type(t), len(place))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model cards: a run's network, its training data, its accuracy and its limits.
 
-Every sentence and number comes from run.json, recipe.yaml and evaluation.json.
+Every sentence and number comes from run.json, recipe.yaml and evaluation.json, by the run's task.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +13,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ...errors import comma_separated
 from ...models.tta import TTA_VIEWS, TTAMode, describe
-from ...scores.confusion import most_confused
+from ...table import Cell, Column, Table
+from ...tasks.figures import HeatMap, TaskPage
 from ...tasks.results import Results, named
+from ...tasks.task import Task
 
 MAX_MATRIX = 12
-"""Classes with a whole confusion matrix; with more, only the most frequent confusions are listed."""
-WEAKEST = 5
-
-Measured = tuple[str, str, float]
-"""The Hub's name of a metric, ours, and its value."""
+"""Classes with a whole confusion matrix."""
+MAX_ROWS = 50
 
 
 @dataclass(frozen=True)
@@ -31,15 +30,18 @@ class CardNetwork:
     Args:
         classes: names in the order of the logits; empty if it was trained without labels.
         ranges: values of black and white, if they were named: one pair for all channels, or one for each.
+        in_timm: whether timm loads the repository.
+        student_alone: whether timm loads the student without heads that the run has.
     """
 
     architecture: str
     classes: tuple[str, ...]
-    multilabel: bool = False
     channels: int = 3
     ranges: tuple[tuple[float, float], ...] = ()
     views: TTAMode = "one"
     code: tuple[str, ...] = ()
+    in_timm: bool = True
+    student_alone: bool = False
 
     @property
     def view_names(self) -> str:
@@ -64,103 +66,10 @@ class CardNetwork:
         return ours.get(module.partition(".")[0], module)
 
 
-def model_card(repository: str, facts: dict[str, Any], recipe: str, results: Results[Any], network: CardNetwork) -> str:
-    """Return README.md of a classifier or of features, with its block of YAML for the Hub."""
-    evaluation, classes = results.counting, network.classes
-    result = evaluation if hasattr(evaluation, "top1") else None
-    labels = evaluation if hasattr(evaluation, "map") else None
-    measured: Measured | None = (*results.task.metric, evaluation.score) if evaluation is not None else None
-    use = "image-classification" if classes else "image-feature-extraction"
-    recalls = [(s.name, s.recall, s.support) for s in result.per_class] if result else []
-    return _filled(
-        "card.md.j2",
-        metadata=_metadata(repository, facts, results.counts, use, measured, "viticulture" if network.home else "timm"),
-        repository=repository,
-        facts=facts,
-        recipe=recipe.strip(),
-        network=network,
-        split=named(results.counts)[1],
-        result=result,
-        labels=labels,
-        matrix=_matrix(result, classes) if result else [],
-        confused=_confused(result.confusion, classes) if result else [],
-        weakest=_weakest(recalls),
-    )
-
-
-def image_card(
-    repository: str,
-    facts: dict[str, Any],
-    recipe: str,
-    results: Results[Any],
-    network: CardNetwork,
-    config: dict[str, Any],
-    backbone: bool,
+def model_card(
+    repository: str, facts: dict[str, Any], recipe: str, task: Task, results: Results[Any], network: CardNetwork
 ) -> str:
-    """Return README.md of a detector or a segmenter."""
-    result, pixels = results.counting, config["network"]["kind"] == "segmentation"
-    use, metric = results.task.pipeline, results.task.metric
-    names = [*network.classes] if pixels else [*network.classes, "background"]
-    scores: list[tuple[str, float | None]] = []
-    if result is not None and hasattr(result, "boxes"):
-        scores = [(each.name, each.ap) for each in result.boxes.per_class]
-    elif result is not None:
-        scores = [(each.name, each.iou) for each in result.per_class]
-    return _filled(
-        "image_card.md.j2",
-        metadata=_metadata(repository, facts, results.counts, use, (*metric, result.score) if result else None),
-        repository=repository,
-        facts=facts,
-        recipe=recipe.strip(),
-        network=network,
-        split=named(results.counts)[1],
-        result=result,
-        pixels=pixels,
-        masks=bool(config["network"].get("heads", {}).get("masks")),
-        side=config["pretrained_cfg"]["input_size"][-1],
-        backbone=backbone,
-        confused=_confused(result.confusion, names) if result and result.confusion else [],
-        weakest=_weakest(scores),
-    )
-
-
-def _metadata(
-    repository: str,
-    facts: dict[str, Any],
-    counts: str,
-    use: str,
-    measured: Measured | None,
-    library: str = "viticulture",
-) -> str:
-    """Return the block of YAML for the Hub."""
-    from huggingface_hub import EvalResult, ModelCardData
-
-    results = []
-    if measured:
-        metric_type, name, value = measured
-        results = [
-            EvalResult(
-                task_type=use,
-                dataset_type="image",
-                dataset_name=facts["data"]["name"],
-                dataset_split=named(counts)[1],
-                metric_type=metric_type,
-                metric_name=name,
-                metric_value=round(value, 4),
-            )
-        ]
-    card = ModelCardData(
-        library_name=library,
-        pipeline_tag=use,
-        tags=[use, "vision-transformer", "small-data", "timm", "viticulture"],
-        model_name=repository.partition("/")[2],
-        eval_results=results or None,
-    )
-    return card.to_yaml().strip()
-
-
-def _filled(template: str, **values: Any) -> str:
-    """Fill a template of this folder as Markdown; `cell` and `code` escape names that are not ours."""
+    """Return README.md with its block of YAML for the Hub."""
     environment = Environment(
         loader=PackageLoader("viticulture.deploy.hub", "."),
         undefined=StrictUndefined,
@@ -170,32 +79,74 @@ def _filled(template: str, **values: Any) -> str:
     environment.filters |= {
         "cell": _cell,
         "code": lambda text: " ".join(text.split()).replace("`", "'"),
-        "percent": lambda share: "n/a" if share is None else f"{100 * share:.1f} %",
         "comma_separated": comma_separated,
         "count": "{:,}".format,
     }
-    return environment.get_template(template).render(values)
+    page = task.page(results, {}) if results else TaskPage()
+    return environment.get_template("card.md.j2").render(
+        metadata=_metadata(repository, facts, results, network),
+        repository=repository,
+        facts=facts,
+        recipe=recipe.strip(),
+        network=network,
+        task=task,
+        page=page,
+        split=named(results.counts)[1],
+        tables=[_drawn(table) for table in _tables(page)],
+        limits=task.limits(results),
+    )
+
+
+def _metadata(repository: str, facts: dict[str, Any], results: Results[Any], network: CardNetwork) -> str:
+    """Return the block of YAML for the Hub."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    task, evaluated = results.task, []
+    if results.counting is not None and task.metric[0]:
+        evaluated.append(
+            EvalResult(
+                task_type=task.pipeline or task.name,
+                dataset_type="image",
+                dataset_name=facts["data"]["name"],
+                dataset_split=named(results.counts)[1],
+                metric_type=task.metric[0],
+                metric_name=task.metric[1],
+                metric_value=round(results.counting.score, 4),
+            )
+        )
+    card = ModelCardData(
+        library_name="viticulture" if network.home or not network.in_timm or network.student_alone else "timm",
+        pipeline_tag=task.pipeline or None,
+        tags=[task.pipeline or task.name, "vision-transformer", "small-data", "timm", "viticulture"],
+        model_name=repository.partition("/")[2],
+        eval_results=evaluated or None,
+    )
+    return card.to_yaml().strip()
+
+
+def _tables(page: TaskPage) -> Iterator[Table]:
+    """Yield the tables of a page, and the confusion matrix of few classes."""
+    for section in (*page.before, *page.after):
+        for part in section.parts:
+            for each in part if isinstance(part, list) else [part]:
+                if isinstance(each, Table) and each.rows:
+                    yield each
+                elif isinstance(each, HeatMap) and len(each.names) <= MAX_MATRIX:
+                    columns = [Column("true, down; predicted, across"), *(Column(name, "count") for name in each.names)]
+                    rows: list[list[Cell]] = [
+                        [name, *map(int, row)] for name, row in zip(each.names, each.counts, strict=True)
+                    ]
+                    yield Table(each.title, columns, rows)
+
+
+def _drawn(table: Table) -> dict[str, Any]:
+    """Return a table as cells of Markdown."""
+    rows = [[column.name for column in table.columns], *table.texts()[:MAX_ROWS]]
+    cells = [[_cell(text) for text in row] for row in rows]
+    more = f"The first {MAX_ROWS} of {len(table.rows):,} rows." if len(table.rows) > MAX_ROWS else ""
+    return {"title": table.title, "rows": [cells[0], ["---"] * len(rows[0]), *cells[1:]], "note": table.note or more}
 
 
 def _cell(text: str) -> str:
     """Escape text so that it neither ends a table's cell nor is markup."""
-    return "".join(f"\\{letter}" if letter in r"\`*_{}[]<>()#+-!|~" else letter for letter in " ".join(text.split()))
-
-
-def _matrix(result: Any, classes: Sequence[str]) -> list[list[str]]:
-    """Return the rows of the confusion matrix with a heading; empty for many classes."""
-    if len(classes) > MAX_MATRIX:
-        return []
-    heading = ["true, down; predicted, across", *map(_cell, classes)]
-    return [heading, *([_cell(name), *map(str, row)] for name, row in zip(classes, result.confusion, strict=True))]
-
-
-def _confused(counts: Any, names: Sequence[str]) -> list[tuple[str, str, int]]:
-    """Return true class, predicted class and count of the eight most frequent confusions."""
-    return [(_cell(names[i]), _cell(names[j]), int(counts[i][j])) for i, j in most_confused(counts, 8)]
-
-
-def _weakest(scores: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return the classes with the lowest scores, of rows that begin with name and score."""
-    rows = [(_cell(name), score, *rest) for name, score, *rest in scores if score is not None]
-    return sorted(rows, key=lambda row: row[1])[:WEAKEST]
+    return "".join(f"\\{letter}" if letter in r"\`*_[]<>|~" else letter for letter in " ".join(text.split()))

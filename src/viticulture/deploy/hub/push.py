@@ -11,26 +11,23 @@ The weights have two names and are stored once: the Hub stores equal files once.
 """
 
 import json
-from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import timm
 
 from ...errors import UserError, received
 from ...models.data_spec import DataSpec
-from ...models.detection.networks import load_network
 from ...models.tta import tta_mode
-from ...models.weights.files import FILES, load, read_config, save
+from ...models.weights.files import FILES, read_config
 from ...tasks.results import RESULTS, Results
 from ...tasks.task import task_of
 from ...text import shell_word
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of
 from ...waiting import quiet_hub
-from .card import CardNetwork, image_card, model_card
+from .card import CardNetwork, model_card
 from .fetch import USED, check_repository, refused
 from .shared import named_code, shareable_facts, shareable_recipe, without_folders
 
@@ -49,64 +46,41 @@ def contents(run: RunFolder, repository: str, weights: str = "") -> dict[str, by
     weights = weights or run.which()[0]
     folder = run.weights(weights)
     config = read_config(folder)
-    shared, recipe = shareable_facts(facts), shareable_recipe(config_of(run)).to_yaml()
-    parts = _image_parts if config.get("network") else _class_parts
-    card, results, at_top = parts(run, repository, weights, shared, recipe)
-    texts = {README: card, "run.json": _json(shared), "recipe.yaml": recipe, **results}
+    shared, recipe, task = shareable_facts(facts), shareable_recipe(config_of(run)).to_yaml(), task_of(run)
+    results = (task.read_results() or Results("", {}, type(task))).of_weights(weights)
+    for_timm, data_spec = task.for_timm(weights), task.exported(weights).data_spec  # finds damage, too
+    network = _network(run, config, data_spec, for_timm)
+    texts = {
+        README: model_card(repository, shared, recipe, task, results, network),
+        "run.json": _json(shared),
+        "recipe.yaml": recipe,
+        **({RESULTS: _json(results.to_dict())} if results else {}),
+    }
     about = _json({**config, **({"recipe": without_folders(config["recipe"])} if "recipe" in config else {})})
-    kept: tuple[bytes | Path, ...] = (folder / FILES[0], _bytes(about))
+    of_run: dict[str, bytes | Path] = dict(zip(FILES, (folder / FILES[0], _bytes(about)), strict=True))
     files: dict[str, bytes | Path] = {name: _bytes(text) for name, text in texts.items()}
-    files |= {f"weights/{weights}/{name}": content for name, content in zip(FILES, kept, strict=True)}
-    return {**files, **(dict(zip(FILES, kept, strict=True)) if at_top is None else at_top)}
+    files |= {f"weights/{weights}/{name}": content for name, content in of_run.items()}
+    return {**files, **(of_run if for_timm is None else for_timm)}
 
 
-Parts = tuple[str, dict[str, str], dict[str, bytes | Path] | None]
-"""The card, files of results, and files for timm; None for the weights themselves."""
-
-
-def _class_parts(run: RunFolder, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
-    _, data_spec, config = load(run.weights(weights))  # which finds damage that others could not fix
-    results = _results(run, weights)
-    card = model_card(repository, facts, recipe, results, _student(run, config, data_spec))
-    return card, _shared(results), None
-
-
-def _results(run: RunFolder, weights: str) -> Results[Any]:
-    task = task_of(run)
-    return (task.read_results() or Results("", {}, type(task))).of_weights(weights)
-
-
-def _shared(results: Results[Any]) -> dict[str, str]:
-    """Return evaluation.json of these weights; nothing where they are not evaluated."""
-    return {RESULTS: _json(results.to_dict())} if results else {}
-
-
-def _student(run: RunFolder, config: dict[str, Any], data_spec: DataSpec) -> CardNetwork:
-    recipe = config_of(run)
-    network = config.get("architecture")
-    if not (isinstance(network, str) and timm.is_model(network)):
+def _network(
+    run: RunFolder, config: dict[str, Any], data_spec: DataSpec, for_timm: dict[str, bytes] | None
+) -> CardNetwork:
+    recipe, architecture = config_of(run), config.get("architecture")
+    if not (isinstance(architecture, str) and timm.is_model(architecture)):
         raise UserError(
-            f"{run.path} is damaged: no network of timm is the architecture {received(network)} of {FILES[1]}"
+            f"{run.path} is damaged: no network of timm is the architecture {received(architecture)} of {FILES[1]}"
         )
-    ranges, code = recipe.images.pixel_format.range, tuple(sorted(set(named_code(recipe.values))))
     return CardNetwork(
-        network, data_spec.classes, data_spec.multilabel, data_spec.channels, ranges, tta_mode(config), code
+        architecture,
+        data_spec.classes,
+        data_spec.channels,
+        recipe.images.pixel_format.range,
+        tta_mode(config),
+        tuple(sorted(set(named_code(recipe.values)))),
+        for_timm is None or bool(for_timm),
+        for_timm is not None,
     )
-
-
-def _image_parts(run: RunFolder, repository: str, weights: str, facts: dict[str, Any], recipe: str) -> Parts:
-    """Return the parts of a detector or segmenter; timm loads the student, unless windows changed it."""
-    network, data_spec = load_network(run.weights(weights))
-    config = read_config(run.weights(weights))
-    described, at_top = config["network"], {}
-    if not described.get("window") and not described.get("relative_positions"):
-        with TemporaryDirectory() as folder:
-            save(network.backbone.student, Path(folder), replace(data_spec, classes=()))
-            at_top = {name: Path(folder, name).read_bytes() for name in FILES}
-    results = _results(run, weights)
-    student = _student(run, config, data_spec)
-    card = image_card(repository, facts, recipe, results, student, config, bool(at_top))
-    return card, _shared(results), dict(at_top)
 
 
 def push(run: RunFolder, repository: str, weights: str = "", private: bool = False) -> str:

@@ -80,6 +80,7 @@ class ImageGraph(Graph):
     dims: ClassVar = {0: ("height", 2), 1: ("width", 2)}
     hint = "network for images of any size"
     opset = 18
+    prepares = True
     kind: str
 
     def __init__(self, data_spec: DataSpec, cache_size: int) -> None:

@@ -41,12 +41,14 @@ class Graph(nn.Module):
         dims: names of the dimensions of the input that are free, and their minimum, by axis.
         hint: of an error message if torch cannot trace it.
         opset: ONNX's; None takes torch's.
+        prepares: whether it takes an image as it is, not a normalized batch.
     """
 
     outputs: tuple[str, ...]
     dims: ClassVar[Mapping[int, tuple[str, int | None]]]
     hint: str
     opset: int | None = None
+    prepares: bool = False
 
     @abstractmethod
     def example(self) -> Tensor:
@@ -67,7 +69,7 @@ class StudentGraph(Graph):
     dims: ClassVar = {0: ("batch", None)}
     hint = "student for batches of any size (len(x) in its code, where x.shape[0] is needed, is a common cause)"
 
-    def __init__(self, student: nn.Module, data_spec: DataSpec) -> None:
+    def __init__(self, student: nn.Module, data_spec: DataSpec, cache_size: int = 0) -> None:
         super().__init__()
         self.student, self.data_spec = student, data_spec
         named = "logits" if data_spec.classes else "features"

@@ -48,6 +48,24 @@ PAD = """
 FITS = {"crop": ("", "pixels", "sides"), "stretch": (FULL, "pixels", "full"), "pad": (FULL + PAD, "padded", "sides")}
 """`images.fit` -> first steps, the image that is resized, the sides that define the crop."""
 
+EXACT = """
+  reach = Mul (target, smallest)
+  box = Div (reach, extents)
+  rest = Sub (unit, box)
+  margin = Div (rest, two)"""
+"""The box of a centered part and what is before it, as shares of the sides."""
+
+WHOLE_PIXELS = """
+  shrunk_any = Div (extents, smallest)
+  shrunk_safe = Add (shrunk_any, tiny)
+  shrunk = Floor (shrunk_safe)
+  box = Div (target, shrunk)
+  rest = Sub (shrunk, target)
+  half_rest = Div (rest, two)
+  whole_margin = Round (half_rest)
+  margin = Div (whole_margin, shrunk)"""
+"""The same in whole pixels of the shrunk image, for a crop_pct below 1 (`CenterCrop`)."""
+
 STEPS = """
 <ir_version: {ir}, opset_import: ["" : {opset}]>
 prepare (uint8[h, w, {channels}] pixels) => (float[1, {channels}, {height}, {width}] image)
@@ -67,10 +85,7 @@ prepare (uint8[h, w, {channels}] pixels) => (float[1, {channels}, {height}, {wid
   extents = Cast <to = 11> ({cropped})
   shares_covered = Div (extents, covered)
   smallest = ReduceMin <keepdims = 1> (shares_covered, zero)
-  reach = Mul (target, smallest)
-  box = Div (reach, extents)
-  rest = Sub (unit, box)
-  margin = Div (rest, two)
+  {margins}
   first_at = Mul (margin, side_length)
   first_rounded = Round (first_at)
   end_share = Add (margin, box)
@@ -133,6 +148,7 @@ def _steps(data_spec: DataSpec, settings: ImageSettings, ir: int, opset: int) ->
         before=before,
         picture=picture,
         cropped=sides,
+        margins=EXACT if crop.crop_pct == 1 else WHOLE_PIXELS,
         cubic=RESIZE.format(mode="cubic"),
         filter=RESIZE.format(mode="cubic" if crop.interpolation == "bicubic" else "linear"),
         **{f"round_{i}": ROUND.format(i=i, of=of) for i, of in enumerate(resizes, 1)},
@@ -150,6 +166,8 @@ def _steps(data_spec: DataSpec, settings: ImageSettings, ir: int, opset: int) ->
     numbers: dict[str, Any] = {
         name: np.array(value, kind) for kind, named in kinds.items() for name, value in named.items()
     }
+    if crop.crop_pct < 1:
+        numbers["tiny"] = np.array(1e-9)
     if settings.fitting is not None:
         numbers |= {"swap": np.array([1, 0], dtype=np.int64), "sides_of_input": target}
         numbers |= {"sides_swapped": np.ascontiguousarray(target[::-1])}

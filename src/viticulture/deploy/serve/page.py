@@ -29,11 +29,10 @@ def page(task: Task, predictor: Predictor, weights: str = "") -> Page:
     metadata = task.run.read("run.json")
     name, data = metadata["student"]["name"], metadata["data"]["name"]
     classes = predictor.data_spec.classes
-    kinds = f"{len(classes):,} {task.unit[len(classes) != 1]}"
     html = fill(
         "serve.html",
         title=f"{name} on {data}",
-        sentence=f"{name} {task.does} ({kinds}), trained on {data}{_accuracy(task, weights)}.",
+        sentence=f"{name} {task.does}, trained on {data} ({task.annotation(classes)}){_accuracy(task, weights)}.",
         limits=(MAX_FILES, MAX_BYTES - OVERHEAD),
         predictor=predictor,
         classes=comma_separated(classes),

@@ -21,7 +21,7 @@ from ...models.weights.files import weights_digest
 from ...training.progress import showing
 from ..model import EvaluatedModel
 
-VERSION = "1"  # of the features that the same weights make of the same images
+VERSION = "2"  # of the features that the same weights make of the same images
 
 Features = dict[str, dict[str, Tensor]]
 """Split -> name of the features -> [N, D]."""

@@ -100,14 +100,14 @@ def evaluate_robustness(run: RunFolder, data: str | Source = "", limit: int = 0,
     if limit < 0:
         raise UserError(f"limit must not be negative, got {limit}; 0 takes all images")
     weights = weights or run.which()[0]
-    own = stands_for_own(run, data)
-    context = _Context(run, of_run(run, weights, BATCH), config_of(run), data if own else "")
+    of_this_run = stands_for_own(run, data)
+    context = _Context(run, of_run(run, weights, BATCH), config_of(run), data if of_this_run else "")
     data_spec = context.model.data_spec
     check_one_class(run, data_spec)
     content = (run.weights(weights) / "model.safetensors").read_bytes() + describe(context.model.eval_views).encode()
     key = hashlib.blake2b(content, digest_size=16).hexdigest()
     held_out = "test" if "test" in run.read("run.json")["data"]["images"] else "validation"
-    name, classes = held_out if own else name_of(data), len(data_spec.classes)
+    name, classes = held_out if of_this_run else name_of(data), len(data_spec.classes)
     blank = Robustness(name, weights, 0, classes, classes, "", "", (), key=key)
     blank = replace(blank, imagenet=are_imagenets(data_spec.classes), checksum=checksum_of(run, weights))
     if isinstance(data, str) and data.endswith(".json"):
@@ -115,7 +115,7 @@ def evaluate_robustness(run: RunFolder, data: str | Source = "", limit: int = 0,
     folders = corrupted_folders(Path(data).expanduser()) if isinstance(data, str) and data else {}
     if folders:
         return _evaluate_folders(context, blank, folders)
-    source = None if own else open_source(data)
+    source = None if of_this_run else open_source(data)
     numbered = source is not None and is_numbered(source, data_spec)
     if source is not None:
         source = by_number(source, data_spec) if numbered else with_run_names(source, data_spec)

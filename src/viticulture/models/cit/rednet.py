@@ -66,8 +66,8 @@ class RedNet(ResNet):
     ) -> None:
         block: Any = RedBlock
         super().__init__(block, layers, in_chans=in_chans, stem_type="deep", stem_width=stem_width, **settings)
-        own = {"conv1": stem((stem_width, 2 * stem_width), 1 if small_images else 2, in_chans)}
-        for name, layer in {**own, "bn1": nn.Identity(), "act1": nn.Identity()}.items():
+        replaced = {"conv1": stem((stem_width, 2 * stem_width), 1 if small_images else 2, in_chans)}
+        for name, layer in {**replaced, "bn1": nn.Identity(), "act1": nn.Identity()}.items():
             self.add_module(name, layer)
         if small_images:
             keep_resolution(self)

@@ -58,17 +58,17 @@ def check(student: Any) -> VisionTransformer:
     return student
 
 
-def embed(student: VisionTransformer, images: Tensor, kept: Tensor | None = None) -> Tensor:
+def embed(student: VisionTransformer, images: Tensor, visible: Tensor | None = None) -> Tensor:
     """Tokens before the first block, prefix tokens first: [B, C, H, W] -> [B, prefix + K, D].
 
     Args:
         images: normalized.
-        kept: [B, K] numbers of the patches to embed; None embeds all. Others are not computed.
+        visible: [B, K] numbers of the patches to embed; None embeds all. Others are not computed.
     """
     patches = patchify(images, student.patch_embed.patch_size)
     prefix_table, table = position_tables(student)
-    if kept is not None:
-        patches, table = rows(patches, kept), nn.functional.embedding(kept, table[0])
+    if visible is not None:
+        patches, table = rows(patches, visible), nn.functional.embedding(visible, table[0])
     return begin(student, project(student, patches) + table, prefix_table)
 
 

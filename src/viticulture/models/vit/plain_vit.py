@@ -36,7 +36,7 @@ from ..cpu.dropout import replace_dropout
 from ..registering import eight_patches, register, reject_pretrained, timm_config
 from .attention import DroppedAttention
 from .locality import LocalAttention, ShiftedPatchEmbed
-from .sparse_attention import SparseAttention
+from .sparse_attention import FreeSparseAttention, SparseAttention
 
 ARCHITECTURE = "vit_base_patch16_clip_224"
 """Any of timm's plain ViTs would do, as every size is overridden; this one's LayerNorm adds 1e-5, which no keyword of
@@ -143,9 +143,14 @@ def build(
     return student
 
 
-def build_sparse(name: str, pretrained: bool = False, **options: Any) -> VisionTransformer:
-    """Build the network named without its ending, with sparse attention; options as for `build`."""
-    sparse = partial(build, name.removesuffix("_sparse"), attention=SparseAttention)
+def build_sparse(name: str, pretrained: bool = False, free_alpha: bool = False, **options: Any) -> VisionTransformer:
+    """Build the network named without its ending, with sparse attention; options as for `build`.
+
+    Args:
+        free_alpha: alpha is unbounded and decays to 0, as in the authors' code.
+    """
+    attention = FreeSparseAttention if free_alpha else SparseAttention
+    sparse = partial(build, name.removesuffix("_sparse"), attention=attention)
     return build_model_with_cfg(sparse, name, pretrained, feature_cfg=FEATURES, **options)
 
 

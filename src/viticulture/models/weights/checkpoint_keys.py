@@ -40,6 +40,7 @@ BOOTSTRAPPING = (
     (r"^transformer\.norm\.", "norm."),
     (r"^(blocks\.\d+)\.attention\.linear_(qkv)\.", r"\1.attn.\2."),
     (r"^(blocks\.\d+)\.attention\.linear_out\.", r"\1.attn.proj."),
+    (r"^(blocks\.\d+)\.attention\.softmax\.alpha$", r"\1.attn.free_alpha"),
     (r"^(blocks\.\d+)\.mlp\.linear(\d)\.", r"\1.mlp.fc\2."),
     (r"^cls_head\.", "head."),
 )

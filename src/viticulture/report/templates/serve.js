@@ -42,15 +42,17 @@ function addCard(row, file) {
     return add(card, "p", `Nothing with a score of at least ${row.min_score.toFixed(2)}.`);
   }
   const table = add(card, "table", "", colors || row.labels ? "several" : "");
-  const entries = Object.entries(row.counts ?? row.shares ?? row.probabilities);
-  if (!row.counts) entries.sort((a, b) => b[1] - a[1]);
+  const shares = row.shares ?? row.probabilities, about = ["name", "error", "picture"];
+  const numbers = Object.entries(row).filter(([name]) => !about.includes(name));
+  const entries = row.counts || shares ? Object.entries(row.counts ?? shares) : numbers;
+  if (shares) entries.sort((a, b) => b[1] - a[1]);
   for (const [name, value] of row.probabilities ? entries.slice(0, 5) : entries) {
     if (row.shares && value < 0.005) break;
     const line = add(table, "tr"), cell = add(line, "td", "", row.labels?.includes(name) ? "present" : "");
     if (colors) add(cell, "span", "", "swatch").style.background = colors[name];
     cell.append(name);
-    if (!row.counts) add(add(line, "td"), "meter").value = value;
-    add(line, "td", row.counts ? value : (100 * value).toFixed(1) + " %", "n");
+    if (shares) add(add(line, "td"), "meter").value = value;
+    add(line, "td", shares ? (100 * value).toFixed(1) + " %" : +value.toPrecision(4), "n");
   }
 }
 
