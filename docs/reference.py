@@ -38,6 +38,8 @@ SECTIONS = {
     "co_advise": "Co-advise (Ren et al., CVPR 2022)",
     "mae": "Learning without labels (A Closer Look at Self-Supervised Lightweight Vision Transformers)",
     "small_vit": "SL-ViT, a benchmark of small ViTs on small sets (Lee, Lee and Song, 2021)",
+    "probe": "A frozen network with a new classifier",
+    "distill": "Label-free distillation from a public network",
     "multilabel": "Several labels an image",
     "regression": "A number an image",
     "detection": "Objects",

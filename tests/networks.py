@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small networks away from their initialization, and distances between results."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -36,13 +36,13 @@ def tiny(patch_size: int = 4, **options: Any) -> DHVT:
     return DHVT(Shape(patch_size, embed_dim=16, depth=2, num_heads=4), num_classes=7, **options)
 
 
-def randomized(module: nn.Module, seed: int = 0) -> nn.Module:
+def randomized(module: nn.Module, seed: int = 0, scale: float = 1.0) -> nn.Module:
     """Move every parameter and buffer away from the values that hide mistakes (ones, zeros, tiny weights)."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, tensor in module.state_dict().items():
             if tensor.is_floating_point():
-                noise = torch.rand(tensor.shape, generator=generator) - 0.5
+                noise = scale * (torch.rand(tensor.shape, generator=generator) - 0.5)
                 tensor.copy_(1 + noise if name.endswith(("running_var", "alpha")) else noise)
     return module
 
@@ -85,3 +85,15 @@ def neighbor_matrices(heads: int, rows: int, columns: int) -> Tensor:
             if 0 <= row < rows and 0 <= column < columns:
                 matrices[h, q, row * columns + column] = 1
     return matrices
+
+
+def train(optimizer: torch.optim.Optimizer, loss_of: Callable[[], Tensor], steps: int = 10) -> list[float]:
+    """Take some steps; return the loss of each."""
+    losses = []
+    for _ in range(steps):
+        loss = loss_of()
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses.append(loss.item())
+    return losses

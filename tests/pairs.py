@@ -32,7 +32,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "mae": {"decoder_width": 32},
     "simmim": {},
     "moco_v3": {"width": 8, "hidden_width": 16},
-    "seed": {"teacher": "cnn", "queue": 6},
+    "distillation": {},
     "dino": {"local_crops": {"count": 2, "size": 8}, "prototypes": 8, "hidden_width": 16},
 }
 VIEWS = {name: {"moco_v3": ("2",), "dino": ("2", "_local_crops")}.get(name, ()) for name in METHODS}
@@ -45,12 +45,14 @@ GUIDES: dict[str, tuple[str, dict[str, Any]]] = {
     "attention_distillation": ("attention_distillation", {"teacher": "vit"}),
     "with hidden states": ("attention_distillation", {"teacher": "vit", "hidden_weight": 1.0}),
     "attention_link": ("attention_link", {"teacher": "cnn"}),
+    "feature_distillation": ("feature_distillation", {"teacher": "cnn", "queue": 6}),
+    "relation_distillation": ("relation_distillation", {"teacher": "vit"}),
     "bootstrap": ("bootstrap", {}),
     "shared bootstrap": ("bootstrap", {"weights": "aligned"}),
 }
 """What a test calls it -> name of the guide and its keywords; a teacher as `make_teachers` names it."""
 
-UNLABELED = ("mae", "simmim", "moco_v3", "seed", "dino")
+UNLABELED = ("mae", "simmim", "moco_v3", "distillation", "dino")
 REFUSED = {
     **{(method, "logits"): "requires scores of the classes, which" for method in UNLABELED},
     **{
@@ -59,7 +61,9 @@ REFUSED = {
         for guide in ("co_advise", "one head")
     },
     **{(method, guide): "an image and scores" for method in UNLABELED for guide in ("bootstrap", "shared bootstrap")},
-    ("mae", "attention_link"): "a token for every patch",
+    **{(method, "feature_distillation"): "pooled features" for method in UNLABELED if method != "distillation"},
+    **{("mae", guide): "a token for every patch" for guide in ("attention_link", "relation_distillation")},
+    ("distillation", "none"): "trains by guides alone",
     ("supervised", "co_advise"): "need a student of 2 heads",  # which this one is not
 }
 """Pairs that a plain ViT cannot be taught by, and words of the reason."""

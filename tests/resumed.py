@@ -20,20 +20,25 @@ def whole_and_resumed(make: Callable[..., Session], folder: Path, steps: int = 7
     whole = make(folder / "whole")
     fit(whole)
     broken = make(folder / "broken", **{"engine.checkpoint_minutes": 1e-9})
-    losses, step = broken.method.losses, itertools.count()
-
-    def stopped(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        if next(step) == steps:
-            raise KeyboardInterrupt
-        return losses(batch)
-
-    broken.method.losses = stopped  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        fit(broken)
-    broken.run.unlock()
+    interrupt_fit(broken, steps)
     again = reopen(str(folder / "broken"))
     fit(again)
     return whole, again
+
+
+def interrupt_fit(session: Session, calls: int) -> None:
+    """Train until the losses were computed so many times, then stop as by Ctrl-C."""
+    losses, call = session.method.losses, itertools.count()
+
+    def stopped(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        if next(call) == calls:
+            raise KeyboardInterrupt
+        return losses(batch)
+
+    session.method.losses = stopped  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        fit(session)
+    session.run.unlock()
 
 
 def check_same_bits(ours: dict[str, Any], theirs: dict[str, Any]) -> None:

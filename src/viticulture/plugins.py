@@ -18,7 +18,8 @@ from .methods.method import BatchSpec, Method, Setup, StepContext, TrainingLengt
 from .models.data_spec import DataSpec
 from .models.taps import Readings, layout
 from .models.teachers.feature_maps import load_maps
-from .models.teachers.frozen import Frozen, load_teacher
+from .models.teachers.frozen import Frozen
+from .models.teachers.outputs import load_teacher
 from .table import Column, Table
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.batches.sampling import Sampling, repeated
 from viticulture.data.image_set import CachedImages, Records
+from viticulture.data.transforms.color import Blur
 from viticulture.data.transforms.crop import CenterCrop, PaddedCrop, Resize, ResizedCrop
 from viticulture.data.transforms.erase import Erase
 from viticulture.data.transforms.geometry import Flip
@@ -270,3 +271,30 @@ def test_impossible_settings_are_refused() -> None:
 def test_padded_crops_of_one_image_and_another_shape() -> None:
     batch = Loader(images(5), (Augment([PaddedCrop(), Flip()], (12, 20), MEAN, STD, 3),), 1, 0).batch(0, 4)
     assert batch["image"].shape == (1, 3, 12, 20)
+
+
+def test_teachers_get_the_same_crop_at_their_own_size() -> None:
+    """At the student's size the very same images; at twice its size, averaged in twos, nearly so. The student's images,
+    labels and random numbers are those without a teacher."""
+    views = Augment([ResizedCrop((0.3, 1)), Flip(), Mix()], (8, 8), MEAN, STD, CLASSES)
+    smooth = torch.nn.functional.interpolate(torch.rand(8, 3, 5, 5), (48, 48), mode="bicubic").clamp(0, 1)
+    records = Records(torch.arange(8) % CLASSES, torch.tensor([[48, 48]] * 8), [str(n) for n in range(8)])
+    source = CachedImages((255 * smooth).to(torch.uint8), torch.arange(8), records)
+    plain, same_size, larger = (Loader(source, (views,), 4, 0) for _ in range(3))
+    same_size.with_teacher_view(8)
+    larger.with_teacher_view(16)
+    for step in range(2):
+        without, with_same, with_larger = (each.batch(1, step) for each in (plain, same_size, larger))
+        assert torch.equal(with_same.pop("teacher_image"), without["image"])
+        teacher = with_larger.pop("teacher_image")
+        assert teacher.shape == (4, 3, 16, 16)
+        halved = torch.nn.functional.avg_pool2d(teacher, 2)
+        apart = (halved - without["image"]).abs().mean()
+        assert apart < 0.2 * (halved - halved.roll(1, 0)).abs().mean()
+        assert same(with_same, without)
+        assert same(with_larger, without)
+
+
+def test_blur_for_a_teacher_grows_with_its_images() -> None:
+    view = Augment([Blur(1.0, (1.0, 2.0))], (8, 8), MEAN, STD, CLASSES).resized((24, 24))
+    assert [vars(blur)["sigma"] for blur in view.before] == [(3.0, 6.0)]

@@ -24,14 +24,14 @@ from viticulture.cli import main
 from viticulture.data.dataset import Dataset, ImageSettings, prepare
 from viticulture.errors import UserError
 from viticulture.evaluation.model import EvaluatedModel, of_source
-from viticulture.evaluation.probe import classifiers
-from viticulture.evaluation.probe.classifiers import fit, vote
-from viticulture.evaluation.probe.evaluate import DECAYS, Part, _find, read_probes
-from viticulture.evaluation.probe.features import frozen_features
+from viticulture.evaluation.probe import evaluate
+from viticulture.evaluation.probe.evaluate import DECAYS, Part, _find, model_features, read_probes, vote
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import features
 from viticulture.models.weights.files import save
+from viticulture.optim import logistic_regression
+from viticulture.optim.logistic_regression import fit
 
 TASK = DataSpec(("a", "b", "c"), (8, 8), (0.5,) * 3, (0.5,) * 3)
 
@@ -50,7 +50,8 @@ def clusters(images: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("chunk", [2**22, 50])
 def test_every_linear_probe_is_scikit_learns_logistic_regression(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     """On standardized features, C = 1 / (N decay); in double precision, all decays in one pass."""
-    monkeypatch.setattr(classifiers, "CHUNK", chunk)
+    monkeypatch.setattr(logistic_regression, "CHUNK", chunk)
+    monkeypatch.setattr(logistic_regression, "ROWS", chunk)
     x, labels = clusters(90)
     decays = [1.0, 1e-2, 1e-4]
     heads = fit(x, labels, 3, decays, tolerance=1e-13)
@@ -68,7 +69,7 @@ def test_every_linear_probe_is_scikit_learns_logistic_regression(monkeypatch: py
 @pytest.mark.parametrize("chunk", [2**24, 100])
 def test_neighbors_vote_as_scikit_learns(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     """Weights exp(cos / 0.07), for several k in one pass."""
-    monkeypatch.setattr(classifiers, "SIMILARITIES", chunk)
+    monkeypatch.setattr(evaluate, "SIMILARITIES", chunk)
     (bank, labels), (queries, _) = clusters(90), clusters(40, seed=1)
     found = vote(queries, bank, labels, 3, [1, 7, 60])
     for chosen, k in zip(found, (1, 7, 60), strict=True):
@@ -128,7 +129,7 @@ def test_features_are_computed_once(tmp_path: Path) -> None:
     def read(of: EvaluatedModel, data: Dataset) -> Tensor:
         of.network.register_forward_pre_hook(lambda *_: calls.append(1))
         of.network.get_submodule("norm").register_forward_hook(lambda *_: calls.append(1))
-        return frozen_features(of, data)["train"]["class"]
+        return model_features(of, data)["train"]["class"]
 
     settings = ImageSettings(image_size=8)
     data = prepare(photos, image_settings=settings)
@@ -151,7 +152,7 @@ def test_features_depend_on_the_shape_of_the_images(tmp_path: Path) -> None:
     def read(**settings: Any) -> Tensor:
         prepared = ImageSettings(image_size=8, cache_size=8, **settings)
         data = prepare(photos, image_settings=prepared)
-        return frozen_features(replace(subject(), image_settings=prepared), data)["test"]["class"]
+        return model_features(replace(subject(), image_settings=prepared), data)["test"]["class"]
 
     assert not torch.equal(read(), read(fit="stretch"))
     whole = {"fit": "stretch", "stream": True}

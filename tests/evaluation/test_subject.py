@@ -30,15 +30,15 @@ from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import config_of
 
 
-def fed(subject: EvaluatedModel, folder: Path) -> tuple[Images, list[Tensor]]:
-    """Create two oblong images, one a class, and record the network's inputs during a test."""
+def fed(root: Path) -> tuple[RunFolder, EvaluatedModel, Images, list[Tensor]]:
+    """Create a run, and two oblong images, one a class; record the network's inputs during a test."""
+    run = untrained(root / "run")
+    subject, seen = of_run(run), list[Tensor]()
     for name in subject.data_spec.classes:
-        photo(folder / name / "0.png", ord(name))
-    seen: list[Tensor] = []
-    subject.network.get_submodule("patch_embed").register_forward_pre_hook(
-        lambda _, given: seen.append(given[0].clone())
-    )
-    return prepare_test(str(folder), subject.data_spec.classes, subject.image_settings)[0], seen
+        photo(root / "photos" / name / "0.png", ord(name))
+    patches = subject.network.get_submodule("patch_embed")
+    patches.register_forward_pre_hook(lambda _, given: seen.append(given[0].clone()))
+    return run, subject, prepare_test(str(root / "photos"), subject.data_spec.classes, subject.image_settings)[0], seen
 
 
 def as_pixels(subject: EvaluatedModel, given: Tensor) -> list[np.ndarray]:
@@ -48,8 +48,7 @@ def as_pixels(subject: EvaluatedModel, given: Tensor) -> list[np.ndarray]:
 
 
 def test_the_photograph_next_to_the_attention_is_the_input(tmp_path: Path) -> None:
-    subject = of_run(untrained(tmp_path / "run"))
-    images, seen = fed(subject, tmp_path / "photos")
+    _, subject, images, seen = fed(tmp_path)
     html = "".join(map(gallery, attention_galleries(subject, images)))
     drawn = [
         np.asarray(Image.open(io.BytesIO(base64.b64decode(code)))) for code in re.findall(r"base64,([^\"]+)", html)
@@ -68,8 +67,7 @@ def test_an_occlusion_map_marks_what_a_prediction_depends_on(tmp_path: Path) -> 
             height, width = x.shape[2] // 4, x.shape[3] // 4
             return torch.stack([x[:, :, :height, -width:].abs().sum((1, 2, 3)), torch.zeros(len(x))], 1)
 
-    subject = of_run(untrained(tmp_path / "run"))
-    images, _ = fed(subject, tmp_path / "photos")
+    _, subject, images, _ = fed(tmp_path)
     for view, values in (pictures for pictures, _ in occlusion(replace(subject, network=Corner()), images).groups):
         assert view.shape[:2] == (SIDE, SIDE)
         assert np.unravel_index(values.argmax(), values.shape) == (0, 7)
@@ -77,8 +75,7 @@ def test_an_occlusion_map_marks_what_a_prediction_depends_on(tmp_path: Path) -> 
 
 
 def test_a_page_has_attention_maps_where_they_are_fine_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = of_run(untrained(tmp_path / "run"))
-    images, _ = fed(subject, tmp_path / "photos")
+    _, subject, images, _ = fed(tmp_path)
     assert attention_galleries(subject, images)
     assert not fine_attention(subject, images)
     monkeypatch.setattr("viticulture.analysis.pictures.MIN_GRID", 4)
@@ -86,9 +83,7 @@ def test_a_page_has_attention_maps_where_they_are_fine_enough(tmp_path: Path, mo
 
 
 def test_the_view_of_a_localization_is_the_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = untrained(tmp_path / "run")
-    subject = of_run(run)
-    images, seen = fed(subject, tmp_path / "photos")
+    run, subject, images, seen = fed(tmp_path)
     monkeypatch.setattr(localize, "of_run", lambda *_: subject)
     found = localize.localize(run, images, {f"{name}/0.png": np.array([[10.0, 4.0, 30.0, 20.0]]) for name in "ab"})
     for example, expected in zip(found.examples, as_pixels(subject, seen[0]), strict=True):
@@ -96,9 +91,7 @@ def test_the_view_of_a_localization_is_the_input(tmp_path: Path, monkeypatch: py
 
 
 def test_attention_of_two_methods_is_drawn_with_each_input(tmp_path: Path) -> None:
-    run = untrained(tmp_path / "run")
-    subject = of_run(run)
-    images, _ = fed(subject, tmp_path / "photos")
+    run, subject, images, _ = fed(tmp_path)
     (batch,) = subject.batches(images)
     looked = _attention(run, images, np.array([1, 0]))
     assert len(looked) == 2
@@ -107,9 +100,7 @@ def test_attention_of_two_methods_is_drawn_with_each_input(tmp_path: Path) -> No
 
 
 def test_views_and_batches_are_the_same_images(tmp_path: Path) -> None:
-    run = untrained(tmp_path / "run")
-    subject = of_run(run)
-    images, _ = fed(subject, tmp_path / "photos")
+    run, subject, images, _ = fed(tmp_path)
     (batch,) = subject.batches(images)
     ((places, pixels),) = subject.views(images)
     assert pixels.dtype == torch.uint8

@@ -49,8 +49,9 @@ def test_the_table_covers_every_method_and_guide() -> None:
     assert dense == {"detection", "segmentation"}
     assert not any(find_method(name).provides for name in dense)
     assert find_method("multilabel").provides == frozenset(Capability) - {Capability.LABELS}
-    assert find_method("regression").provides == frozenset({Capability.PATCHES})
-    assert set(METHODS) == set(METHOD_NAMES) - dense - {"multilabel", "regression"}
+    assert find_method("regression").provides == frozenset({Capability.FEATURES, Capability.PATCHES})
+    assert not find_method("linear_probe").provides
+    assert set(METHODS) == set(METHOD_NAMES) - dense - {"multilabel", "regression", "linear_probe"}
     assert {name for name, _ in GUIDES.values() if name} == set(GUIDE_NAMES)
     for name in METHODS:
         method = find_method(name)
@@ -110,7 +111,7 @@ def test_a_warning_names_positions_that_are_not_loaded(positions: str, data: Dat
     assert method.student.pos_embed.requires_grad == (positions == "learned")
 
 
-@pytest.mark.parametrize(("method", "guide"), [("supervised", "one head"), ("seed", "none")])
+@pytest.mark.parametrize(("method", "guide"), [("supervised", "one head"), ("distillation", "feature_distillation")])
 def test_a_warning_names_a_teacher_of_another_value_range(
     method: str, guide: str, data: Data, teachers: Path, tmp_path: Path
 ) -> None:

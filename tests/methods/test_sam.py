@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from conftest import Golden
 from exact import CLOSE, in_double
 from refusals import refused
-from resumed import check_same_bits
+from resumed import check_same_bits, interrupt_fit
 from slowly import slow_but
 from trained import train_apart, weights
 from viticulture.methods.method import Method
@@ -193,20 +193,8 @@ def test_an_interrupted_run_ends_where_an_uninterrupted_one_does(tmp_path: Path,
     settings |= {"engine__checkpoint_minutes": 1e-9}
     fit(session(tmp_path / "whole", **settings))
     broken = session(tmp_path / "broken", **settings)
-    calls, losses = 0, broken.method.losses
-
-    def interrupted(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        nonlocal calls
-        calls += 1
-        if calls == 2 * 6 + 2:  # two passes a step: the seventh step's pass uphill
-            assert broken.method.step.perturbed
-            raise KeyboardInterrupt
-        return losses(batch)
-
-    broken.method.losses = interrupted  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        fit(broken)
-    broken.run.unlock()
+    interrupt_fit(broken, calls=2 * 6 + 1)  # two passes a step: before the seventh step's perturbed pass
+    assert broken.method.step.perturbed
     fit(reopen(str(tmp_path / "broken"), None))
     for which in ("last", "ema"):
         check_same_bits(weights(tmp_path / "whole", which), weights(tmp_path / "broken", which))

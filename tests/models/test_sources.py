@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One grammar names trained networks everywhere: what each form brings, and what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from timm.models._registry import _model_pretrained_cfgs
 
 from networks import data_spec, randomized
 from public_weights import write_lite
+from refusals import refused
 from viticulture.config.start import load_started
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.teachers.frozen import load_embedding
+from viticulture.models.teachers.outputs import load_teacher
 from viticulture.models.weights.files import FILES, save
 from viticulture.models.weights.sources import anchored, describe, initialize, open_network, place_of
 
@@ -92,7 +94,7 @@ def test_weights_and_outputs_are_finite(tmp_path: Path) -> None:
         net.pos_embed.fill_(3.4e38)
     save(net, tmp_path / "large", data_spec(3))
     with pytest.raises(UserError, match=r"outputs of the teacher .* are not finite"):
-        load_embedding(str(tmp_path / "large"), data_spec(3), None)
+        load_teacher(str(tmp_path / "large"), data_spec(3), output="features")
 
 
 def test_a_license_that_forbids_commercial_use_is_reported(
@@ -153,3 +155,29 @@ def test_real_public_weights_open(tmp_path: Path) -> None:
         assert net(torch.zeros(1, 3, 224, 224)).softmax(-1).max() < 0.9  # a gray image is nothing in particular
     warnings = initialize(create_student("tf_efficientnet_lite0", data_spec(3, 64, 64)), source)
     assert "the head starts anew: classifier.weight, classifier.bias" in warnings
+
+
+def test_a_teacher_is_one_word(tmp_path: Path) -> None:
+    """A network teaches by its features, a classifier by its predictions, too; recipes for a teacher take it."""
+    saved(tmp_path / "classifier", spec=data_spec(3))
+    saved(tmp_path / "features", spec=replace(data_spec(3), classes=()))
+    for name, guides in (("classifier", ["feature_distillation", "logits"]), ("features", ["feature_distillation"])):
+        config = load_started(
+            "default/photos", {"teacher": str(tmp_path / name), "guides.feature_distillation.queue": 9}
+        )
+        assert sorted(config.guides) == guides
+        assert all(guide["teacher"] == str(tmp_path / name) for guide in config.guides.values())
+        assert config.guides["feature_distillation"]["queue"] == 9
+        assert config.images.teacher_size == max(data_spec(3).image_size)
+    config = load_started("distill/photos", {"teacher": str(tmp_path / "features")})
+    assert {guide["teacher"] for guide in config.guides.values()} == {str(tmp_path / "features")}
+    assert config.images.teacher_size == 128
+    refused("nowhere", load_started, "default/photos", {"teacher": "nowhere"})
+
+
+def test_another_method_drops_the_keys_of_the_recipes() -> None:
+    config = load_started("default/photos", {"method.label_weight": 0.5, "method": "supervised"})
+    assert config.values["method"]["smoothing"] == 0.1, "the same method keeps them"
+    other = load_started("default/photos", {"method.mask_ratio": 0.5, "method.name": "simmim"})
+    assert "smoothing" not in other.values["method"]
+    assert other.values["method"]["mask_ratio"] == 0.5

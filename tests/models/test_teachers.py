@@ -18,7 +18,8 @@ from refusals import refused
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.models.teachers.frozen import Adapted, Frozen, load_teacher
+from viticulture.models.teachers.frozen import Adapted, Frozen
+from viticulture.models.teachers.outputs import load_teacher
 from viticulture.models.weights.files import save
 
 NAMES = ("a", "b", "c")

@@ -59,6 +59,19 @@ def test_one_folder_is_one_by_any_path(tmp_path: Path, monkeypatch: pytest.Monke
         refused(r"known was trained on \d+ of the \d+ test images", warnings, tmp_path / f"heir{number}", same, heir)
 
 
+def test_a_folder_may_be_a_part_of_another(tmp_path: Path) -> None:
+    """Weights that were trained without labels on the folder of test images."""
+    photos = pictures(tmp_path / "photos", {"train/cats": 8, "train/dogs": 8, "test/cats": 8, "test/dogs": 8})
+    without_labels = {**FEW, "method.name": "mae", "student.name": "vit_nano", "train.batch_size": 8}
+    known = trained(
+        tmp_path / "known",
+        {**without_labels, "data.test_fraction": 0, "data.val_fraction": 0},
+        data=str(photos / "test"),
+    )
+    with pytest.raises(UserError, match=r"known was trained on 16 of the 16 test images"):
+        warnings(tmp_path / "heir", str(photos), {**FEW, "student.init": str(known.path)})
+
+
 def test_weights_trained_on_validation_images_are_reported(tmp_path: Path, photos: str) -> None:
     known = trained(tmp_path / "known", {**FEW, "data.val_fraction": 0.1}, data=photos)
     said = warnings(tmp_path / "heir", photos, {**FEW, "data.val_fraction": 0.4, "student.init": str(known.path)})

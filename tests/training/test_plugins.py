@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from torch import Tensor
+from PIL import Image
 
 import viticulture
 from children import command
 from refusals import refused
-from resumed import check_same_bits
+from resumed import check_same_bits, interrupt_fit
 from trained import weights
 from viticulture import methods
 from viticulture.config.load import read
@@ -33,7 +33,8 @@ from viticulture.models.weights.files import load, save
 from viticulture.training.assemble import build_guides
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
-from viticulture.training.session import Session, begin, reopen
+from viticulture.training.run_inputs import config_of
+from viticulture.training.session import begin, reopen
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
 NAMES = ("attention_transfer", "my_source", "my_vineyard")
@@ -113,32 +114,20 @@ def test_a_guide_next_to_the_recipe_trains_resumes_and_is_evaluated(
     shutil.copytree(place / "run", run)
     shutil.copy(PLUGINS / "attention_transfer.py", run)
     monkeypatch.chdir(run)
-    refused("there is no module attention_transfer; start where", viticulture.evaluate, str(run))
+    refused("there is no module attention_transfer; start where", reopen, str(run))
+    assert not config_of(RunFolder.open(str(run))).guides, "a trained student works without its guide"
+    photo = tmp_path / "photo.png"
+    Image.new("RGB", (8, 8)).save(photo)
+    assert len(viticulture.open(str(run)).predict(str(photo))) == 1
     assert "attention_transfer" not in sys.modules
     monkeypatch.syspath_prepend(PLUGINS)
     assert viticulture.evaluate(str(run)).keys() == {"last/test"}
 
     broken = begin(data, str(place / "own.yaml"), 0, str(tmp_path / "broken"), False, settings, "test")
-    stop_before(broken, step=3)
-    with pytest.raises(KeyboardInterrupt):
-        fit(broken)
-    broken.run.unlock()
+    interrupt_fit(broken, calls=2)
     forget(monkeypatch)
     fit(reopen(str(tmp_path / "broken")))
     check_same_bits(weights(run), weights(tmp_path / "broken"))
-
-
-def stop_before(session: Session, step: int) -> None:
-    calls, losses = 0, session.method.losses
-
-    def interrupted(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        nonlocal calls
-        calls += 1
-        if calls == step:
-            raise KeyboardInterrupt
-        return losses(batch)
-
-    session.method.losses = interrupted  # type: ignore[method-assign]
 
 
 def test_two_guides_of_one_class_have_separate_terms(teachers: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..budget.budget import TimeBudget
+from ..config.keys import TEACHER
 from ..errors import UserError, unknown
 from ..study.terms import budget_text
 from ..text import command_line, log, shell_word
@@ -41,6 +42,7 @@ def train(  # noqa: PLR0913  (its parameters are the options of the command)
     *,
     epochs: int | None = None,
     student: str = "",
+    teacher: str = "",
     callbacks: "Sequence[Callback]" = (),
     progress: bool = True,
 ) -> Run:
@@ -62,13 +64,15 @@ def train(  # noqa: PLR0913  (its parameters are the options of the command)
         method_search: off or False: one stage, no mixing.
         epochs: short for {"train.epochs": ...}.
         student: short for {"student.name": ...}.
+        teacher: a trained network that teaches the student by its features, and a run of the same classes by its
+            predictions, too: a run, a timm model, hf-hub:OWNER/NAME, ARCHITECTURE=FILE.
         callbacks: Lightning callbacks; one that stops the training early leaves a finished run.
         progress: False: print nothing on standard error.
 
     Returns: the finished run.
     Raises: UserError for a mistake in data, recipe or environment, before training starts.
     """
-    short = {"train.epochs": epochs, "student.name": student or None}
+    short = {"train.epochs": epochs, "student.name": student or None, TEACHER: teacher or None}
     if like:
         recipe, size = winner(like, recipe)
         overrides = {**size, **(overrides or {})}
@@ -80,6 +84,8 @@ def train(  # noqa: PLR0913  (its parameters are the options of the command)
         raise unknown("method search", method_search, ("on", "off"))
     if budget == "" and not searches[method_search]:
         raise UserError("--method-search belongs to --budget; leave it out, or add a budget")
+    if budget != "" and TEACHER in overrides:
+        raise UserError("--teacher has no plan within a budget; name the length by --epochs in place of --budget")
     if budget != "":
         afforded = TimeBudget(budget_text(budget), searches[method_search])
         if callbacks or not isinstance(data, str):

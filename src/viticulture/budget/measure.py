@@ -131,7 +131,7 @@ class Measurements:
             check_classes(self.source, np.arange(len(self.source)))
         settings: ImageSettings = config.images
         assert settings.image_size is not None
-        cache_size = settings.cache_size or choose_cache_size(settings.image_size, self.sizes, settings.cache_margin)
+        cache_size = settings.cache_size or choose_cache_size(settings.longest_input, self.sizes, settings.cache_margin)
         image_bytes = settings.channels * cache_size**2
         if settings.stream or (
             settings.stream is None and len(self.source) * image_bytes > settings.max_cache_gb * 1e9

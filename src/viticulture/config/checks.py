@@ -21,6 +21,12 @@ def check_parts(config: Config) -> None:
                 f"guide {guide} requires {words}, which method {name} does not provide; take guides.{guide} out, or "
                 "take another method"
             )
+    if (teacher_size := config.images.teacher_size) is not None and not config.guides:
+        raise UserError(
+            f"images.teacher_size {teacher_size} is for teachers of guides, and there are no guides; leave it out"
+        )
+    if method.closed_form:
+        _check_closed_form(config)
     accumulate, precision = config.train.accumulate, config.engine.precision
     if config.optim.sam_rho is not None and (accumulate > 1 or precision == "16-mixed"):
         raise UserError(
@@ -58,6 +64,19 @@ def check_parts(config: Config) -> None:
         raise UserError(f"mix mixes classes, and method {name} predicts a number; take augment.mix out")
     if not spec.labels and any(of_class(view, "mix") for view in views):
         raise UserError(f"mix mixes labels, and method {name} uses none; take augment.mix out")
+
+
+def _check_closed_form(config: Config) -> None:
+    """Raises: UserError where a method without steps gets no trained network, or parts that only steps use."""
+    name = config.method_name
+    if config.student.init is None:
+        raise UserError(f"method {name} keeps a trained network, and student.init is null; name one: --init NETWORK")
+    if parts := [f"{section}.{entry}" for section in ("guides", "augment") for entry in config.values[section]]:
+        raise UserError(f"method {name} sees images as in evaluation and takes no steps; take {parts[0]} out")
+    if config.data.sampling == "balanced":
+        raise UserError(f"method {name} sees every training image once, and data.sampling is balanced; leave it out")
+    if config.engine.processes > 1:
+        raise UserError(f"method {name} runs in one process, got {config.engine.processes}; leave engine.devices out")
 
 
 def check_rates(config: Config) -> None:

@@ -99,6 +99,12 @@ def check_keys(values: Any, place: str = "") -> None:
             check_keys(content, f"{place}.{key}" if place else key)
 
 
+TEACHER = "teacher"
+"""The override that names a teacher, in place of keys of guides (start.py)."""
+METHOD = ("method", "method.name")
+"""Keys that name the method, and are set before its keywords."""
+
+
 def override(values: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key; `--student vit_tiny` is short for its name, `--augment.mix null` removes an entry."""
     parts = key.split(".")
@@ -110,6 +116,8 @@ def override(values: dict[str, Any], key: str, value: Any) -> None:
     if parts[0] in NAMED and len(parts) == 2 and value is None:
         values[parts[0]].pop(parts[1], None)
         return
+    if parts == ["method", "name"] and value != values["method"].get("name", "supervised"):
+        values["method"] = {}  # the keys there are another method's
     place = values
     for part in parts[:-1]:
         if place.get(part) is None:  # missing, or null in a recipe that says everything, such as a run's

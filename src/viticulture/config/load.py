@@ -13,6 +13,7 @@ from ..text import read_yaml
 from ..user_code import of_a_file
 from .references import where_they_lie
 from .resolve import Config, resolve
+from .schema import is_here
 
 
 def load_config(name: str, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -20,17 +21,23 @@ def load_config(name: str, overrides: Mapping[str, Any] | None = None) -> Config
     return resolve(name, read(name), overrides)
 
 
-def saved_config(name: str, file: Path | Mapping[str, Any], folder: Path) -> Config:
+def saved_config(name: str, file: Path | Mapping[str, Any], folder: Path, guides: bool = True) -> Config:
     """Return a config from a run, study or budget, which may name code only if the user has.
 
     Args:
         name: of the recipe that it began from.
         file: its YAML file, or its values.
         folder: of the run, study or budget, for the error.
+        guides: whether every guide is needed, as for training; else guides of code that cannot be imported are left
+            out, which a trained student works without.
     """
     with of_a_file(folder):
-        values = parse(read_text(file, "recipe"), str(file)) if isinstance(file, Path) else file
-        return resolve(name, dict(values))
+        values = dict(parse(read_text(file, "recipe"), str(file)) if isinstance(file, Path) else file)
+        if not guides:
+            values["guides"] = {
+                key: entry for key, entry in (values.get("guides") or {}).items() if is_here(key, entry)
+            }
+        return resolve(name, values)
 
 
 def shipped() -> dict[str, Path]:

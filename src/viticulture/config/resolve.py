@@ -29,7 +29,7 @@ from ..models.students import is_hybrid_student
 from ..optim import Optim, Schedule, shortened_warmup
 from ..text import read_yaml, write_yaml
 from ..user_code import imported
-from .keys import NAMED, ORDER, VIEWS, check_keys, check_names, flat, leaves, nested, override, plain
+from .keys import METHOD, NAMED, ORDER, VIEWS, check_keys, check_names, flat, leaves, nested, override, plain
 from .schema import GIVEN, LEARNING, SECTIONS, constructors_of, find_method, transforms
 from .sections import Engine, Student, Train
 
@@ -129,7 +129,7 @@ def resolve(name: str, raw: dict[str, Any], overrides: Mapping[str, Any] | None 
     values = nested(raw)
     recipe_epochs = values["train"].get("epochs")
     check_keys(overrides)
-    for key, value in (overrides or {}).items():
+    for key, value in sorted((overrides or {}).items(), key=lambda item: item[0] not in METHOD):
         override(values, key, plain(value))
     check_names(values)
     left_out = [section for section in LEARNING if section not in raw and not values[section]]
@@ -151,7 +151,7 @@ def resolve(name: str, raw: dict[str, Any], overrides: Mapping[str, Any] | None 
         for key in (flat(checked) if overrides else ())
         if any(f"{key}.".startswith(f"{each}." if "." in each else f"{each}.name.") for each in overrides or ())
     }
-    config = Config(name, checked, _about_defaults(name, left_out), changes)
+    config = Config(name, checked, (*_about_defaults(name, left_out), *_about_optimizer(raw, checked)), changes)
     for view in VIEWS:
         Augment(transforms(checked[view]), (1, 1), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5), classes=2)
     register_student(config.student.name)
@@ -187,6 +187,19 @@ def _chosen_optimizer(values: dict[str, Any]) -> dict[str, Any]:
     with suppress(TypeError, ValueError):  # what is no number is refused with everything else
         chosen.setdefault("kernel_lr", KERNELS * float(chosen["lr"]))
     return chosen
+
+
+def _about_optimizer(raw: dict[str, Any], values: dict[str, Any]) -> tuple[str, ...]:
+    """Return a warning where `auto` cannot know whether a student of the user's code is a hybrid."""
+    name = values["student"]["name"]
+    automatic = isinstance(raw.get("optim"), dict) and raw["optim"].get("name") == AUTO
+    if not automatic or values["optim"]["name"] != "adamw" or "." not in name or timm.is_model(name.partition(".")[0]):
+        return ()
+    muon = {**MUON, "kernel_lr": KERNELS * MUON["lr"]}
+    words = " ".join(
+        f"--optim.{key} {value:g}" if key != "name" else f"--optim.name {value}" for key, value in muon.items()
+    )
+    return (f"student {name} is code from outside, so optim.name auto is adamw; for a hybrid: {words}",)
 
 
 def _about_defaults(name: str, sections: list[str]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from .. import guides, methods
 from ..data.dataset import DataSettings, ImageSettings
 from ..data.transforms.transform import Transform
 from ..data.transforms.view import TRANSFORMS
+from ..errors import UserError
 from ..guides.guide import Guide
 from ..methods.method import Method
 from ..optim import Optim, Schedule
@@ -72,6 +73,15 @@ def find_method(name: str) -> type[Method]:
 def guide_class(name: str, keywords: Mapping[str, Any] | None = None) -> type[Guide]:
     """Return the class of a guide, by its `class`, or else by its name."""
     return _class("guide", (keywords or {}).get("class", name), GUIDES, Guide, GUIDE_GIVEN)
+
+
+def is_here(name: str, keywords: Any) -> bool:
+    """Return whether the class of a guide can be imported."""
+    try:
+        guide_class(name, keywords if isinstance(keywords, Mapping) else None)
+    except UserError:
+        return "." not in str(keywords.get("class", name) if isinstance(keywords, Mapping) else name)
+    return True
 
 
 def _class(kind: str, name: Any, names: Mapping[str, str], base: type, given: tuple[str, ...]) -> type:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe that starts from a trained network (`--init`) takes its architecture, its colors and its image size."""
+"""Recipes with a trained network: to start from (`--init`), whose architecture, colors and image size they take; or to
+teach the student (`--teacher`)."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,20 +9,50 @@ from typing import Any
 from ..data.image_settings import NORMALIZE
 from ..models.students import takes_patch_size
 from ..models.weights.sources import describe
+from .keys import TEACHER
 from .load import load_config, read
-from .references import GIVEN, ROW
+from .references import GIVEN, ROW, references
 from .resolve import Config
+
+TEACHER_SIDE = 128
+"""Largest images.teacher_size that `--teacher` chooses, pixels: four times as many take a CPU four times as long."""
+
+
+def with_teacher(name: str, overrides: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return overrides of a recipe with `TEACHER` replaced by keys of guides.
+
+    A recipe that leaves teachers to the user gets this one. Any other gets guide `feature_distillation`, and where the
+    teacher is a run that predicts classes also `logits`, which then must be the data's: `viticulture probe` makes such
+    a run of a public network.
+
+    Raises: UserError for a source that does not exist.
+    """
+    keys = dict(overrides or {})
+    source = keys.pop(TEACHER, None)
+    if source is None:
+        return keys
+    about, recipe = describe(source), read(name)
+    chosen = {f"guides.{key}": source for key in references(recipe.get("guides") or {}, GIVEN) if key.endswith(TEACHER)}
+    if not chosen:
+        chosen = {"guides.feature_distillation.teacher": source}
+        if about.config.get("num_classes"):
+            chosen |= {"guides.logits.teacher": source, "guides.logits.kind": "soft", "guides.logits.weight": 1.0}
+    if about.image_size and not (recipe.get("images") or {}).get("teacher_size"):
+        chosen["images.teacher_size"] = min(max(about.image_size), TEACHER_SIDE)
+    return {**chosen, **keys}
 
 
 def load_started(name: str, overrides: Mapping[str, Any] | None) -> Config:
-    """Return `load_config` with the network, colors and image size of the source that overrides set `student.init` to.
+    """Return `load_config` with the teacher that overrides name, and with the network, colors and image size of the
+    source that they set `student.init` to.
 
     Keys that overrides set stay. A recipe that has the key `student.init` was made for its weights and stays as it is.
     A detector or a segmenter keeps its image size, and images of other channels their colors.
 
     Raises: UserError for a source that does not exist.
     """
-    config, chosen = load_config(name, overrides), overrides or {}
+    chosen = with_teacher(name, overrides)
+    config = load_config(name, chosen)
     source, student = chosen.get("student.init"), read(name).get("student")
     made_for_weights = isinstance(student, Mapping) and "init" in student
     if not isinstance(source, str) or made_for_weights or source.startswith((ROW, GIVEN)):

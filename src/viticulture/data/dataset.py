@@ -273,8 +273,11 @@ def _resolved(source: Source, image_settings: ImageSettings) -> tuple[Source, Im
     if image_settings.image_size is None or image_settings.cache_size is None:
         sizes = sample_sizes(source)
         image_size = image_settings.image_size or choose_image_size(sizes)
-        cache_size = image_settings.cache_size or choose_cache_size(image_size, sizes, image_settings.cache_margin)
-        image_settings = dataclasses.replace(image_settings, image_size=image_size, cache_size=cache_size)
+        image_settings = dataclasses.replace(image_settings, image_size=image_size)
+        cache_size = image_settings.cache_size or choose_cache_size(
+            image_settings.longest_input, sizes, image_settings.cache_margin
+        )
+        image_settings = dataclasses.replace(image_settings, cache_size=cache_size)
     return dataclasses.replace(source, fit=image_settings.fitting), image_settings
 
 

@@ -58,6 +58,9 @@ class ImageSettings:
         cache_margin: room for random crops: a crop of 1 / cache_margin^2 of an image still has image_size pixels a
             side. 1.25 suits crops of two fifths and more, 2.25 crops of a twelfth and more, for a cache 3.2 times as
             large.
+        teacher_size: height and width of the images that guides' teachers read, pixels: the student's crop, with the
+            same changes, as sharp as this size allows; the cache has room for it. null: teachers read the student's
+            images, enlarged.
         normalize: mean and standard deviation of the colors. imagenet, cifar10, cifar100, half (0.5 each), dataset
             (computed from the training images), or numbers in [0, 1], [[mean of every channel], [deviation of every
             channel]], which a public network brings. Of other than three channels: half, dataset, or numbers.
@@ -85,6 +88,7 @@ class ImageSettings:
     image_size: int | list[int] | None = None
     cache_size: int | None = None
     cache_margin: float = 1.25
+    teacher_size: int | None = None
     normalize: Literal["imagenet", "cifar10", "cifar100", "half", "dataset"] | list[list[float]] = "imagenet"
     max_cache_gb: float = 16.0
     stream: bool | None = None
@@ -103,7 +107,8 @@ class ImageSettings:
                 raise UserError(f"image_size is a side or [height, width], pixels, got {pair}")
             object.__setattr__(self, "image_size", pair[0] if pair[0] == pair[1] else pair)
         sides = list(self.shape) if self.image_size is not None else []
-        for name, value in [*(("image_size", side) for side in sides), ("cache_size", self.cache_size)]:
+        named = [*(("image_size", side) for side in sides), ("cache_size", self.cache_size)]
+        for name, value in [*named, ("teacher_size", self.teacher_size)]:
             if value is not None and value < 1:
                 raise UserError(f"{name} must be at least 1 pixel, got {value}")
             if value is not None and value > MAX_SIDE:
@@ -168,6 +173,11 @@ class ImageSettings:
         """Height and width of the network's input, pixels, once chosen."""
         assert self.image_size is not None, "chosen before a run"
         return shape_of(self.image_size)
+
+    @property
+    def longest_input(self) -> int:
+        """Longest side of the student's and the teachers' input, pixels."""
+        return max(*self.shape, self.teacher_size or 1)
 
     @property
     def crop(self) -> CenterCrop:

@@ -59,7 +59,10 @@ class AttentionDistillation(Guide):
         where, name = layout(student), type(student).__name__
         depth = len(where.attention)
         if not depth:
-            raise UserError(f"it reads attention, which this {name} lacks or lays out differently")
+            raise UserError(
+                f"it reads attention, which this {name} lacks or lays out differently; take a ViT, such as "
+                "--student vit_micro"
+            )
         self.blocks = sorted(set(blocks if blocks is not None else [depth - 1]))
         if not self.blocks or not 0 <= self.blocks[0] <= self.blocks[-1] < depth:
             raise UserError(f"blocks must lie in 0 to {depth - 1}, got {blocks}")

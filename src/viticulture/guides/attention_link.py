@@ -34,7 +34,7 @@ from ..models.data_spec import DataSpec
 from ..models.links import Links, read_link_set
 from ..models.taps import Readings, layout
 from ..models.teachers.feature_maps import load_maps
-from .guide import Batch, Capability, Guide
+from .guide import Batch, Capability, Guide, teacher_images
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class TeacherView:
     """Input of the teacher and the maps taken from it.
 
     Args:
-        image_size: side of the teacher's images, pixels; null: the student's images unchanged.
+        image_size: side of the teacher's input, pixels; null: images.teacher_size, else the student's images unchanged.
         stages: names of the teacher's modules whose outputs are taken; null: the outputs of its stages.
     """
 
@@ -109,7 +109,10 @@ class AttentionLink(Guide):
             raise UserError(f"weight must be positive, got {weight}; to switch the guide off, leave it out")
         where = layout(student)
         if not (where.class_token and where.attention):
-            raise UserError(f"it reads the class token's attention, which this {type(student).__name__} lacks")
+            raise UserError(
+                f"it reads the class token's attention, which this {type(student).__name__} lacks; take a student that "
+                "has one, such as --student vit_micro or dhvt_micro"
+            )
         grids = where.grids(data_spec.image_size)
         maps = load_maps(teacher, data_spec, dict.fromkeys(grids), teacher_view.image_size, teacher_view.stages)
         self.teacher = maps.frozen
@@ -126,7 +129,7 @@ class AttentionLink(Guide):
 
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         """Return one term, `attention_link`: lambda L_att, no unit."""
-        targets = self.teacher(batch["image"])
+        targets = self.teacher(teacher_images(batch))
         with torch.autocast(batch["image"].device.type, enabled=False):
             augmented = self.links([maps.float() for maps in readings.class_attention])
             pairs = [

@@ -22,8 +22,8 @@ from ..losses import soft_distillation
 from ..models.data_spec import DataSpec
 from ..models.heads import every_head, token_logits
 from ..models.taps import Readings
-from ..models.teachers.frozen import load_teacher
-from .guide import Batch, Capability, Guide
+from ..models.teachers.outputs import load_teacher
+from .guide import Batch, Capability, Guide, teacher_images
 
 
 class CoAdvise(Guide):
@@ -39,7 +39,8 @@ class CoAdvise(Guide):
         token: "own" gives each teacher a separate token; with "class" all train the one head of a student with one.
         temperature: softens both distributions; one for all, or one a teacher by name.
         weight: factor of a teacher's term; one for all, or one a teacher by name.
-        teacher_size: side of the teachers' images, pixels; null: the size each was trained at.
+        teacher_size: side of the teachers' input, pixels; null: images.teacher_size, else the size each was trained
+            at.
     """
 
     requires = frozenset({Capability.LABELS, Capability.CLASSES})
@@ -78,7 +79,7 @@ class CoAdvise(Guide):
         heads = readings.outputs[1:] if self.token == "own" else readings.outputs[:1] * len(self.teachers)
         terms, self.divergences = {}, {}
         for (name, teacher), head in zip(self.teachers.items(), heads, strict=True):
-            logits = teacher(batch["image"])
+            logits = teacher(teacher_images(batch))
             terms[name] = self.weights[name] * soft_distillation(head, logits, self.temperatures[name])
             self.divergences[f"{name}_kl"] = soft_distillation(head.detach(), logits)
         return terms

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from ..data.batches.batch import TEACHER_IMAGE
 from ..data.batches.batch import Batch as Batch
 from ..models.taps import Readings
 
@@ -16,7 +17,13 @@ class Capability(Enum):
 
     LABELS = "one label an image"  # batch["label"]
     CLASSES = "scores of the classes"  # Readings.outputs are the student's for the DataSpec's classes
+    FEATURES = "pooled features of the whole image"  # the student's own pass, up to its classifier
     PATCHES = "a token for every patch"  # no patch is missing in the taps' readings
+
+
+def teacher_images(batch: Batch) -> Tensor:
+    """Return the images for teachers, [B, C, h, w]: the student's in another size where the batch has them."""
+    return batch.get(TEACHER_IMAGE, batch["image"])
 
 
 class Guide(nn.Module, ABC):
@@ -63,6 +70,9 @@ class Guide(nn.Module, ABC):
         Returns: scalars to log.
         """
         return {}
+
+    def after_step(self) -> None:
+        """Runs after the optimizer's step."""
 
     def metrics(self, batch: Batch) -> dict[str, Tensor]:
         """Return metrics of the guide's network on a held-out batch, means over its images."""

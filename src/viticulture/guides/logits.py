@@ -21,8 +21,8 @@ from ..errors import UserError
 from ..losses import binary_distillation, hard_distillation, soft_distillation
 from ..models.data_spec import DataSpec
 from ..models.taps import Readings
-from ..models.teachers.frozen import load_teacher
-from .guide import Batch, Capability, Guide
+from ..models.teachers.outputs import load_teacher
+from .guide import Batch, Capability, Guide, teacher_images
 
 
 class Logits(Guide):
@@ -38,7 +38,7 @@ class Logits(Guide):
             likely class as label.
         temperature: softens both distributions of the soft kind; 1 leaves them unchanged.
         weight: factor of this guide's term.
-        teacher_size: side of the teacher's images, pixels; null: the size it was trained at.
+        teacher_size: side of the teacher's input, pixels; null: images.teacher_size, else the size it was trained at.
     """
 
     requires = frozenset({Capability.CLASSES})
@@ -69,7 +69,7 @@ class Logits(Guide):
 
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         """Return one term, `logits`, in nats (times the squared temperature when soft)."""
-        head, teacher = readings.outputs[-1], self.teacher(batch["image"])
+        head, teacher = readings.outputs[-1], self.teacher(teacher_images(batch))
         if self.kind == "hard":
             return {"logits": self.weight * hard_distillation(head, teacher)}
         return {"logits": self.weight * self.soft(head, teacher, self.temperature)}

@@ -29,8 +29,7 @@ from ..keywords import check_fields
 from ..models.heads import token_logits
 from ..models.momentum_encoder import MomentumEncoder
 from ..models.shared_batch_norm import averaged, normalized
-from ..models.students import feature_width
-from ..models.taps import layout
+from ..models.taps import feature_width, layout
 from ..models.vit.patches import at_any_size, check_size
 from .method import BatchSpec, Method, Setup
 

@@ -142,6 +142,7 @@ class Method(nn.Module, ABC):
         best_metric: metric whose highest value selects the best weights; where it is missing, the lowest `loss` does.
         takes_class_weights: `losses` applies the setup's class weights.
         takes_non_square: images may be non-square.
+        closed_form: the optimum is computed at once (training/linear_head.py), without augmentation, guides or steps.
         depends_on_length: a step depends on `length`, so a budget does not fix the length during warm-up.
         start: digest of the weights that the student starts from; None for random ones.
         taps: the student's pass, `taps(images)`, with what guides read.
@@ -157,6 +158,7 @@ class Method(nn.Module, ABC):
     best_metric: ClassVar[str] = "accuracy"
     takes_class_weights: ClassVar[bool] = False
     takes_non_square: ClassVar[bool] = False
+    closed_form: ClassVar[bool] = False
     depends_on_length: ClassVar[bool] = True
     start: str | None = None
 

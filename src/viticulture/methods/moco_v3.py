@@ -22,7 +22,7 @@ from ..errors import UserError
 from ..guides.guide import Batch, Capability
 from ..models.momentum_encoder import MomentumEncoder
 from ..models.shared_batch_norm import gathered, normalized, perceptron, rank
-from ..models.students import feature_width
+from ..models.taps import feature_width
 from ..models.vit.positions import choose_positions
 from .method import BatchSpec, Method, Setup
 

@@ -31,7 +31,7 @@ class Multilabel(Method):
         label_weight: factor of the label term; 0 trains by the guides alone.
     """
 
-    provides: ClassVar[frozenset[Capability]] = frozenset({Capability.CLASSES, Capability.PATCHES})
+    provides: ClassVar[frozenset[Capability]] = frozenset({Capability.CLASSES, Capability.FEATURES, Capability.PATCHES})
     task = "viticulture.tasks.multilabel.Multilabel"
     batch_spec: BatchSpec = BatchSpec(contents="labels")
     takes_class_weights = True

@@ -24,7 +24,7 @@ class Regression(Method):
         loss: smooth_l1, which a few wrong numbers move little; or mse.
     """
 
-    provides: ClassVar[frozenset[Capability]] = frozenset({Capability.PATCHES})
+    provides: ClassVar[frozenset[Capability]] = frozenset({Capability.FEATURES, Capability.PATCHES})
     task = "viticulture.tasks.regression.Regression"
     batch_spec: BatchSpec = BatchSpec(contents="numbers")
     takes_non_square = True

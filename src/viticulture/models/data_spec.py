@@ -19,6 +19,7 @@ class DataSpec:
         multilabel: whether an image may have any number of the classes instead of exactly one.
         scale: mean and standard deviation of the training images' numbers, by which a method standardizes what it
             predicts; None for classes.
+        teacher_size: height and width of the images that teachers read, pixels; None: those of the network's input.
     """
 
     classes: tuple[str, ...]
@@ -27,11 +28,17 @@ class DataSpec:
     std: tuple[float, ...]
     multilabel: bool = False
     scale: tuple[float, float] | None = None
+    teacher_size: tuple[int, int] | None = None
 
     @property
     def channels(self) -> int:
         """Channels of the network's input."""
         return len(self.mean)
+
+    @property
+    def teacher_shape(self) -> tuple[int, ...]:
+        """Shape of a batch of one image for teachers, [1, C, H, W]."""
+        return 1, self.channels, *(self.teacher_size or self.image_size)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return the probability of every class, [B, C]: a softmax over classes in float32, or with several labels a

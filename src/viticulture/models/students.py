@@ -260,14 +260,6 @@ def _keywords(name: str) -> set[str]:
     return keywords - FROM_DATA - _factory_keywords() - no_options - fixed
 
 
-def feature_width(student: nn.Module, image_size: tuple[int, int], channels: int) -> int:
-    """Return the length of a student's first output, such as the pooled features of one without classes."""
-    copied = copy.deepcopy(student).to("meta").eval()
-    with torch.no_grad():
-        (features, *_) = token_logits(copied(torch.zeros(1, channels, *image_size, device="meta")))
-    return features.shape[1]
-
-
 def count(student: nn.Module, image_size: tuple[int, int], channels: int = 3) -> tuple[int, int]:
     """Count the parameters, and the MACs (multiply-accumulates) of one forward pass over one image.
 

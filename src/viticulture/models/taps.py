@@ -16,6 +16,7 @@ In a PiT, every stage has a different grid, and so have its readings. In a ConVi
 those before the class token is added mix gated positions into their attention.
 """
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from timm.layers.bottleneck_attn import BottleneckAttn
 from timm.models.pit import PoolingVisionTransformer
 from torch import Tensor, nn
@@ -33,7 +35,7 @@ from .heads import token_logits
 from .vit.attention import is_plain
 from .vit.patches import PatchGrid
 
-READINGS = ("blocks", "attention", "class_attention", "norms")
+READINGS = ("blocks", "attention", "class_attention", "norms", "features")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Layout:
         overlap: pixels that neighboring patches share.
         pooling: for each attention layer, the distance of its neighboring tokens, in tokens of the first block.
         class_token: whether the first token is a class token.
+        channels_last: maps of blocks are [B, H, W, D], as of a Swin.
     """
 
     blocks: tuple[str, ...]
@@ -59,12 +62,21 @@ class Layout:
     overlap: int
     pooling: tuple[int, ...]
     class_token: bool
+    channels_last: bool = False
 
     def grid(self, image_size: tuple[int, int]) -> PatchGrid:
         """Return rows and columns of patch tokens in the first block, for an image's height and width in pixels."""
         if self.overlap:
             return (image_size[0] - self.overlap) // self.patch, (image_size[1] - self.overlap) // self.patch
         return math.ceil(image_size[0] / self.patch), math.ceil(image_size[1] / self.patch)
+
+    def as_map(self, block: Tensor, image_size: tuple[int, int]) -> Tensor:
+        """Return the patches of a block's output as a map, [B, D, rows, columns]: of maps themselves, of tokens those
+        after the prefix. For an image's height and width in pixels."""
+        if block.ndim == 4:
+            return block.movedim(-1, 1) if self.channels_last else block
+        grid = self.grid(image_size)
+        return torch.unflatten(block[:, self.prefix : self.prefix + math.prod(grid)].mT, -1, grid)
 
     def grids(self, image_size: tuple[int, int]) -> list[PatchGrid]:
         """Return rows and columns of patch tokens in every attention layer."""
@@ -98,6 +110,7 @@ def layout(student: nn.Module) -> Layout:
         overlap=overlap,
         pooling=tuple(_around(name, reductions) // patch for name in attention),
         class_token=isinstance(getattr(student, "cls_token", None), Tensor),
+        channels_last=getattr(student, "output_fmt", None) == "NHWC",
     )
 
 
@@ -223,6 +236,8 @@ class Readings:
         class_attention: the class token's attention in every layer, [B, h, rows, columns], if tapped. It is computed
             within the layer, so that the backward pass holds one layer's gradient at a time.
         norms: output of each block's first norm, then the last norm applied to the last block's output, if tapped.
+        features: what the first classifier reads, the pooled features, [B, D], if tapped.
+        as_map: from a block's output to its patches as a map, if blocks are tapped.
     """
 
     output: Any
@@ -230,6 +245,14 @@ class Readings:
     attention: list[AttentionReading] = field(default_factory=list)
     class_attention: list[Tensor] = field(default_factory=list)
     norms: list[Tensor] = field(default_factory=list)
+    features: list[Tensor] = field(default_factory=list)
+    as_map: Callable[[Tensor], Tensor] | None = None
+
+    @property
+    def maps(self) -> list[Tensor]:
+        """The patches of every block as a map, [B, D, rows, columns], of a pass over whole images."""
+        assert self.as_map is not None, "blocks are tapped"
+        return [self.as_map(block) for block in self.blocks]
 
     @property
     def outputs(self) -> tuple[Tensor, ...]:
@@ -245,7 +268,7 @@ class Taps:
 
     Args:
         student: any timm classifier; attention needs a ViT of timm's layout.
-        needs: readings to take, of "blocks", "attention", "class_attention" and "norms"; none costs nothing.
+        needs: readings to take, of `READINGS`; none costs nothing.
         forward: another pass over the student's layers, of images and further arguments; None: the student's.
 
     Raises: UserError if a reading does not exist or the student cannot give it.
@@ -257,7 +280,8 @@ class Taps:
         for name in needs - set(READINGS):
             raise unknown("tap", name, READINGS)
         self.student, self.needs, self.forward = student, needs, forward
-        self.layout = layout(student) if needs else None
+        self.layout = layout(student) if needs - {"features"} else None
+        self._classifier = _classifier(student) if "features" in needs else None
         if self.layout and needs & {"attention", "class_attention"} and not self.layout.attention:
             raise UserError(f"it reads attention, which {type(student).__name__} lacks or computes differently")
         self._norms = first_norms(student, self.layout.blocks) if self.layout and "norms" in needs else ()
@@ -282,17 +306,22 @@ class Taps:
 
     def __call__(self, images: Tensor, *more: Tensor) -> Readings:
         """Run the pass on images [B, channels, H, W] and further arguments of `forward`."""
-        if self.layout is None:
+        if not self.needs:
             return Readings(self.output(images, *more))
-        readers = self._readers(self.layout, (images.shape[-2], images.shape[-1]))
-        handles = self._open(self.layout, readers)
+        size = images.shape[-2], images.shape[-1]
+        readers = self._readers(self.layout, size) if self.layout else []
+        handles = self._open(self.layout, readers) if self.layout else []
+        if self._classifier is not None:
+            found = self._found["features"]
+            handles.append(self._classifier.register_forward_pre_hook(lambda _, inputs: found.append(_pooled(*inputs))))
         try:
-            output, blocks, qkv, maps, norms = self._collected(images, *more)
+            output, blocks, qkv, attended, norms, pooled = self._collected(images, *more)
         finally:
             for handle in handles:
                 handle.remove()
         attention = [reader(tensor) for reader, tensor in zip(readers, qkv, strict=True)] if qkv else []
-        return Readings(output, blocks, attention, maps, norms)
+        as_map = partial(self.layout.as_map, image_size=size) if self.layout else None
+        return Readings(output, blocks, attention, attended, norms, pooled, as_map)
 
     def _collect(self, images: Tensor, *more: Tensor) -> tuple[Any, *tuple[list[Tensor], ...]]:
         """Run one pass with open hooks; their lists are emptied, so that no tensor outlives its step."""
@@ -349,6 +378,39 @@ def _tensor(output: Any) -> Tensor:
     """Return a module's output; of a PiT's stage the map, without the class token."""
     tensor: Tensor = output if isinstance(output, Tensor) else output[0]
     return tensor
+
+
+def _classifier(student: nn.Module) -> nn.Module:
+    """Return the first layer that computes scores, an identity where there are no classes."""
+    classifier = getattr(student, "get_classifier", lambda: None)()
+    first = classifier[0] if isinstance(classifier, tuple) else classifier
+    if not isinstance(first, nn.Module):
+        raise UserError(f"{type(student).__name__} does not name its classifier (get_classifier), whose input is read")
+    return first
+
+
+def _pooled(features: Tensor) -> Tensor:
+    """[B, D] or [B, D, 1, 1] -> [B, D]."""
+    if features.ndim != 2 and features.shape[2:] != (1, 1):
+        raise UserError(
+            f"its classifier reads {list(features.shape[1:])} numbers an image, which are no pooled features"
+        )
+    return features.flatten(1)
+
+
+def feature_width(student: nn.Module, image_size: tuple[int, int], channels: int) -> int:
+    """Return the length of the pooled features that a student's classifier reads, or returns where it has none."""
+    copied = copy.deepcopy(student).to("meta").eval()
+    with torch.no_grad():
+        images = torch.zeros(1, channels, *image_size, device="meta")
+        return Taps(copied, frozenset({"features"}))(images).features[0].shape[1]
+
+
+def relations(maps: Tensor) -> Tensor:
+    """Return the cosines between all pairs of P patches, x x^T of rows x of length 1: [B, D, rows, columns] ->
+    [B, P, P] float32."""
+    x = F.normalize(maps.float().flatten(2).mT, dim=-1)  # [B, P, D]
+    return x @ x.mT
 
 
 def features(network: nn.Module, images: Tensor) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from ..config.resolve import Config
 from ..data.batches.batch import Batch
 from ..data.dataset import Dataset
 from ..data.image_set import Images
+from ..errors import UserError
 from ..methods.method import Method
 from ..models.tta import ALL_VIEWS, TTA_VIEWS, TTAMode
 from ..tasks.task import task_class
@@ -115,6 +116,11 @@ def measure_step_times(
         now: a clock; `time.process_time` counts the time of the processors.
         patience: factor on `MAX_STEPS` and `MAX_SECONDS`.
     """
+    if config.method_class.closed_form:
+        raise UserError(
+            f"method {config.method_name} takes no steps whose time could be measured; compare frozen networks by "
+            "viticulture probe NETWORK NETWORK ... DATA"
+        )
     held_out = held_out_images(config, dataset)
     config = of_images(config, dataset)
     watch = dataset.held_out.get(config.train.validate)

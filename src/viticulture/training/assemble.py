@@ -23,6 +23,7 @@ from ..methods.method import BatchSpec, Method, Setup
 from ..models.data_spec import DataSpec
 from ..models.students import create_student, fitting_patch
 from ..models.taps import Taps
+from ..models.teachers.outputs import Opened, shared_teachers
 from ..models.weights.files import read_config
 from ..models.weights.sources import find_weights, initialize, start_digest
 
@@ -33,7 +34,10 @@ def data_spec_of(dataset: Dataset) -> DataSpec:
     several = bool(dataset.classes) and labels.ndim == 2
     if dataset.classes and labels.ndim == 1 and labels.is_floating_point():
         scale = (float(labels.double().mean()), float(labels.double().std(correction=0)))
-    return DataSpec(dataset.classes, shape_of(dataset.image_size), dataset.mean, dataset.std, several, scale)
+    side = dataset.image_settings.teacher_size
+    teacher_size = None if side is None else (side, side)
+    size = shape_of(dataset.image_size)
+    return DataSpec(dataset.classes, size, dataset.mean, dataset.std, several, scale, teacher_size)
 
 
 def patch_size(requested: Student, data_spec: DataSpec) -> int | None:
@@ -105,11 +109,13 @@ def weights_of(config: Config, dataset: Dataset) -> torch.Tensor | None:
 
 def build_guides(config: Config, student: nn.Module, data_spec: DataSpec) -> dict[str, Guide]:
     """Build the guides of a config for this student. Raises: UserError that names the recipe's entry."""
-    guides = {}
+    guides: dict[str, Guide] = {}
+    opened: Opened = {}
     for name, entry in config.values["guides"].items():
         made = guide_class(name, entry)
         try:
-            guides[name] = made(student, data_spec, **made_parts(made, settings(entry)))
+            with shared_teachers(opened):
+                guides[name] = made(student, data_spec, **made_parts(made, settings(entry)))
             Taps(student, guides[name].needs)
         except UserError as error:
             raise UserError(f"guides.{name}: {error}") from error

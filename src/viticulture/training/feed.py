@@ -2,6 +2,7 @@
 """Loaders of a training and of its validation, for Lightning."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -10,11 +11,12 @@ from torch import Tensor
 
 from ..config.sections import Train
 from ..data.balance import class_weights
-from ..data.batches.batch import Batch
+from ..data.batches.batch import TEACHER_IMAGE, Batch
 from ..data.batches.evaluation import evaluation_batches, target_batches
 from ..data.batches.loader import CPU, Loader, Shard
 from ..data.batches.sampling import Sampling
 from ..data.image_set import Images
+from ..models.data_spec import DataSpec
 from .assemble import augmentations
 from .session import Session
 
@@ -73,6 +75,8 @@ def training_loader(session: Session, shard: Shard = ALONE, device: torch.device
         shard,
         device,
     )
+    if (side := session.config.images.teacher_size) is not None:
+        loader = loader.with_teacher_view(side)
     targets = session.dataset.annotations.get("train")
     return loader if targets is None else loader.with_targets(targets, session.method.batch_spec.masks)
 
@@ -107,6 +111,11 @@ class ValidationLoader:
             )
             self.batch_size = max(EVALUATION_BATCH, fitting)
         self.weights: Tensor | None = None
+        self.teacher_spec: DataSpec | None = None
+        if (
+            side := session.config.images.teacher_size
+        ) and not session.method.batch_spec.labels:  # guides are evaluated
+            self.teacher_spec = replace(self.data_spec, image_size=(side, side))
         if session.config.train.best_by:
             labels, classes = images.records.labels, session.dataset.classes
             self.weights = class_weights("balanced", classes, torch.bincount(labels, minlength=len(classes)))
@@ -118,6 +127,9 @@ class ValidationLoader:
         if self.annotations is not None:
             return target_batches(self.images, self.annotations, self.data_spec, self.batch_size, self.device)
         batches = evaluation_batches(self.images, self.data_spec, self.batch_size, self.device, self.crop)
+        if self.teacher_spec is not None:
+            others = evaluation_batches(self.images, self.teacher_spec, self.batch_size, self.device, self.crop)
+            return ({**batch, TEACHER_IMAGE: other["image"]} for batch, other in zip(batches, others, strict=True))
         if self.weights is None:
             return batches
         weights = self.weights.to(self.device)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Refuses a start or a teacher that was trained on the images by which this training is evaluated."""
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,16 @@ def check_leakage(config: Config, dataset: Dataset, about: Mapping[str, Any]) ->
     warnings = []
     for key, run in _runs(config.values, set()):
         metadata = run.read("run.json")
-        if "names" not in run.read("split.json") or _origin(metadata["data"]) != _origin(about):
+        if "names" not in run.read("split.json"):
             continue
-        trained_on = set(run.image_names.get("train", ()))
-        shared = {split: len(trained_on.intersection(names)) for split, names in dataset.split_names.items()}
+        theirs, ours = _origin(metadata["data"]), _origin(about)
+        if theirs != ours and not (isinstance(theirs, Path) and isinstance(ours, Path)):
+            continue
+        trained_on = {_place(theirs, name) for name in run.image_names.get("train", ())}
+        shared = {
+            split: len(trained_on.intersection(_place(ours, name) for name in names))
+            for split, names in dataset.split_names.items()
+        }
         if shared.get("test"):
             raise UserError(
                 f"{key}: {run.path} was trained on {shared['test']:,} of the {len(dataset.split_names['test']):,} test "
@@ -49,6 +56,11 @@ def _origin(about: Mapping[str, Any]) -> Any:
     if folder := about.get("folder"):
         return start_of(folder).resolve()
     return about.get("given") or about.get("name")
+
+
+def _place(origin: Any, name: str) -> str:
+    """Return the path of an image's file, as a folder may be a part of another; its name in data without a folder."""
+    return os.path.normpath(origin / name) if isinstance(origin, Path) else name
 
 
 def _runs(values: Mapping[str, Any], visited: set[Path], key: str = "") -> Iterator[tuple[str, RunFolder]]:

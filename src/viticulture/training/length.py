@@ -139,7 +139,7 @@ def _of_length(config: Config, epochs: int, by: str) -> Config:
 
 def resumed_session(session: Session) -> Session:
     """Return the session that resumes from its run's checkpoint, with the config in its folder."""
-    config = config_of(session.run)
+    config = config_of(session.run, guides=True)
     method, _ = assemble(config, session.dataset, session.seed)
     metadata = session.run.read("run.json")
     fingerprint = fingerprint_of(metadata["settings"], session.seed, metadata["data"]["fingerprint"])

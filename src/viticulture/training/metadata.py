@@ -39,6 +39,7 @@ METADATA: dict[str, Any] = {  # with a question mark: optional
     "student.macs": int | None,
     "warnings": list[str],
     "batch_size?": int,
+    "chosen_by?": dict[str, float],
     "changes?": dict[str, str],
     "length?": int,
     "logged?": dict[str, Any],

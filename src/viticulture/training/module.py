@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from ..data.batches.batch import Batch
+from ..guides.guide import teacher_images
 from ..methods.method import Method, StepContext
 from ..optim import SAM
 
@@ -49,7 +50,7 @@ class TrainingModule(LightningModule):
         method, parts = self.method, self.trainer.accumulate_grad_batches
         perturbed = self.sam is not None and self.sam.perturbed
         self.set_memory_layout(batch)
-        self.images, self.micro_batch = ref(batch["image"]), batch_idx
+        self.images, self.micro_batch = ref(teacher_images(batch)), batch_idx
         method.step = StepContext(batch_idx % parts == 0, (batch_idx + 1) % parts == 0, perturbed)
         before, method.logs = method.logs, {}
         terms = method.losses(batch)
@@ -94,6 +95,8 @@ class TrainingModule(LightningModule):
         super().optimizer_step(epoch, batch_idx, optimizer, closure)  # type: ignore[arg-type]
         self.method.step = StepContext()
         self.method.after_step()
+        for _, guide in self.method.named_guides():
+            guide.after_step()
 
     def on_validation_epoch_start(self) -> None:
         self.sums = {}

@@ -24,6 +24,7 @@ from ..models.weights.files import save
 from ..text import log, shell_word
 from .feed import Feed, validation_split
 from .half_precision import CpuMixedPrecision
+from .linear_head import fit_head
 from .loggers import close, loggers, no_tensorboard_traceback
 from .machine import keep_freed_memory
 from .metrics import StepMetrics, cut
@@ -71,6 +72,9 @@ def fit(
     Raises: UserError for a loss that is not finite, a full disk, a removed run or a damaged checkpoint.
     """
     run, method = session.run, session.method
+    if method.closed_form:
+        fit_head(session, _weights_metadata(session))
+        return
     train, engine = session.config.train, session.config.engine
     on_gpu = torch.cuda.is_available() and engine.device in ("auto", "cuda")
     method.length = TrainingLength(session.plan.steps_per_epoch, session.plan.epochs, train.validate)

@@ -23,15 +23,19 @@ from .data import for_method, load_dataset, open_for
 from .run_folder import RunFolder
 
 
-def config_of(run: RunFolder) -> Config:
+def config_of(run: RunFolder, guides: bool = False) -> Config:
     """Return the recipe of a run from its recipe.yaml, with the current paths of its earlier stages.
+
+    Args:
+        guides: whether guides of code that is not here are errors, as for training, or left out.
 
     Raises: UserError if a value in the file was changed since, or if it names code that the user has not named.
     """
     metadata, path = run.read("run.json"), run.path / "recipe.yaml"
     run.text("recipe.yaml")  # says how to restore it where it is missing
-    config = saved_config(metadata["recipe"], path, run.path)
-    then = flat(saved_config(metadata["recipe"], metadata.get("settings", config.values), run.path).values)
+    config = saved_config(metadata["recipe"], path, run.path, guides)
+    settings = metadata.get("settings", config.values)
+    then = flat(saved_config(metadata["recipe"], settings, run.path, guides).values)
     now = flat(config.values)
     if changed := sorted(key for key in now.keys() | then.keys() if now.get(key) != then.get(key)):
         changes = some([f"{key} from {then.get(key)!r} to {now.get(key)!r}" for key in changed], 5)

@@ -242,7 +242,7 @@ def reopen(path: str, data: Any = "") -> Session:
     made_by = metadata["versions"]["viticulture"]
     if not same_release(made_by):
         raise UserError(f"{path} was begun by viticulture {made_by}; this is {VERSION}: install that version to resume")
-    config = config_of(run)
+    config = config_of(run, guides=True)
     check_devices(config.engine)
     leads = is_leader(config.engine)
     if leads:

@@ -11,12 +11,11 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from boot_names import both, renamed
 from conftest import GOLDEN, Golden
 from formula_fill import fill, image
-from networks import BACKENDS, data_spec, error, random_images
+from networks import BACKENDS, data_spec, error, random_images, randomized
 from refusals import refused
 from slowly import slow_but
 from viticulture.errors import UserError
@@ -32,17 +31,6 @@ from viticulture.optim import Optim
 Load = Callable[[str], Golden]
 NUMBERS = json.loads((GOLDEN / "numbers.json").read_text())["bootstrapping_vits"]
 TINY = Sizes(embed_dim=18, depth=3, num_heads=9, hidden=36, dropout=0.0)
-
-
-def randomized(module: nn.Module, seed: int = 0) -> nn.Module:
-    """Move every parameter and buffer away from the values that hide mistakes."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, tensor in module.state_dict().items():
-            if tensor.is_floating_point():
-                noise = 0.5 * (torch.rand(tensor.shape, generator=generator) - 0.5)
-                tensor.copy_(1 + noise if name.endswith("running_var") else noise)
-    return module
 
 
 @pytest.mark.parametrize(("name", "heads", "norm"), [("convsl_prenorm", 9, "pre"), ("manyhead6_postnorm", 6, "post")])
@@ -168,7 +156,7 @@ def test_maps_have_the_published_sizes_and_follow_the_patch(
 
 
 def test_taps_read_the_same_and_change_nothing() -> None:
-    agent = randomized(AgentCNN(TINY, num_classes=5)).eval()
+    agent = randomized(AgentCNN(TINY, num_classes=5), scale=0.5).eval()
     images = random_images(2, 3, 64, 96)
     logits, maps = agent.forward_with_features(images)
     assert torch.equal(agent(images), logits)
@@ -180,7 +168,7 @@ def test_taps_read_the_same_and_change_nothing() -> None:
 
 def test_the_stem_is_that_of_the_code_not_of_the_paper() -> None:
     """conv 7x7 s2, BN, GELU, max-pool 3x3 s2, conv 3x3 s2 with bias; Table 7 says max-pool 2x2."""
-    stem = randomized(ResStem(Sizes(embed_dim=8), 6, 3, "usual")).eval()
+    stem = randomized(ResStem(Sizes(embed_dim=8), 6, 3, "usual"), scale=0.5).eval()
     weights, images = stem.state_dict(), random_images(2, 3, 48, 32)
     y = F.conv2d(images, weights["conv1.weight"], stride=2, padding=3)
     y = F.batch_norm(y, *(weights[f"norm.{name}"] for name in ("running_mean", "running_var", "weight", "bias")))
@@ -193,7 +181,7 @@ def test_dropout_acts_inside_the_mlp_alone() -> None:
     """At a rate near 1 the MLP gives its output bias, and nothing else is dropped (the authors' unshared agent)."""
     sizes = Sizes(embed_dim=4, depth=1, num_heads=9, hidden=8, dropout=0.0)
     agent = AgentCNN(sizes, AgentShape(stem="plain", dropout=1 - 1e-9), num_classes=3)
-    randomized(agent).train()
+    randomized(agent, scale=0.5).train()
     x = random_images(3, 4, 6, 6)
     block = agent.blocks[0]
     branch = block(x) - x - block.conv(block.norm1(x))
@@ -285,7 +273,7 @@ def test_what_cannot_work_is_refused_with_its_remedy(
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("norm", slow_but(("post",), ["pre", "post"]))
 def test_layout_precision_and_compilation_change_no_result(norm: Any, backend: str) -> None:
-    agent = randomized(AgentCNN(TINY, AgentShape(norm=norm), num_classes=5)).eval()
+    agent = randomized(AgentCNN(TINY, AgentShape(norm=norm), num_classes=5), scale=0.5).eval()
     images = random_images(4, 3, 64, 64)
     logits, maps = agent.forward_with_features(images)
     torch.testing.assert_close(agent(images.contiguous(memory_format=torch.channels_last)), logits)
@@ -307,7 +295,7 @@ def test_registered_agents_are_ordinary_students(name: str, tmp_path: Path) -> N
     options = {"depth": 3, "embed_dim": 16, "num_heads": 4, "hidden": 32, "stem": "res", "pool_after": [0]}
     student = create_student(name, data_spec(), 4, options)
     assert name in matching()
-    randomized(student).eval()
+    randomized(student, scale=0.5).eval()
     save(student, tmp_path, data_spec())
     again, known, _ = load(tmp_path)
     images = random_images(2, 3, 32, 32)

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from timm.layers.bottleneck_attn import BottleneckAttn
 from torch import Tensor, nn
 
+from networks import train
 from refusals import refused
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student, fitting_patch, is_hybrid_student, takes_patch_size
@@ -69,10 +70,7 @@ def test_branches_start_at_zero_and_then_train() -> None:
     assert torch.equal(last(x), x.relu())
     optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
     images, labels = torch.randn(4, 3, 32, 32), torch.tensor([0, 1, 0, 1])
-    for _ in range(3):
-        optimizer.zero_grad()
-        F.cross_entropy(student(images), labels).backward()
-        optimizer.step()
+    train(optimizer, lambda: F.cross_entropy(student(images), labels), steps=3)
     assert [name for name, p in student.named_parameters() if p.grad is None or not p.grad.any()] == []
 
 

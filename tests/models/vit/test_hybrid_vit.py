@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from networks import train
 from refusals import refused
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import count, create_student, fitting_patch, takes_patch_size
@@ -43,12 +44,8 @@ def test_every_parameter_is_trained() -> None:
     student = create_student("hybrid_nano", data_spec(16), 4, {"embed_dim": 32, "num_heads": 2}).train()
     optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
     images, labels = torch.randn(4, 3, 16, 16), torch.tensor([0, 1, 0, 1])
-    for _ in range(3):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(student(images), labels).backward()
-        optimizer.step()
-    silent = [name for name, p in student.named_parameters() if p.grad is None or not p.grad.any()]
-    assert silent == []
+    train(optimizer, lambda: nn.functional.cross_entropy(student(images), labels), steps=3)
+    assert [name for name, p in student.named_parameters() if p.grad is None or not p.grad.any()] == []
 
 
 def test_every_block_attends_between_all_patches() -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from conftest import Golden
+from networks import train
 from refusals import refused
 from viticulture.deploy.onnx.export import to_onnx
 from viticulture.models.data_spec import DataSpec
@@ -153,14 +154,9 @@ def test_a_sparse_student_trains(compiled: bool) -> None:
     torch.manual_seed(0)
     student = create_student("vit_small_sparse", TASK, 4, {"depth": 2, "embed_dim": 36, "drop_path_rate": 0.1})
     x, label = torch.randn(24, 3, 16, 16), torch.arange(24) % 3
-    optimizer, losses = torch.optim.AdamW(student.train().parameters(), lr=3e-3), []
+    optimizer = torch.optim.AdamW(student.train().parameters(), lr=3e-3)
     run = torch.compile(student, fullgraph=True, backend="aot_eager") if compiled else student
-    for _ in range(10):
-        loss = torch.nn.functional.cross_entropy(run(x), label)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = train(optimizer, lambda: torch.nn.functional.cross_entropy(run(x), label))
     assert losses[-1] < 0.9 * losses[0]
     assert all(block.attn.alpha_offset for block in student.blocks)
 

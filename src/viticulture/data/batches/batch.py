@@ -3,10 +3,14 @@
 
 from torch import Tensor
 
+TEACHER_IMAGE = "teacher_image"
+
 Batch = dict[str, Tensor]
 """Images of one step, or of one pass over held-out images, by these names. (Objects and masks: targets.py.)
 
     image  [B, channels, H, W] float, normalized
+    teacher_image [B, channels, h, w] float, the same crop and changes of `image` in another size, where the recipe has
+           one for teachers (`images.teacher_size`)
     label  [B] int64, or [B, C] float once mixup or smoothing made it a distribution; of several labels an image always
            [B, C] float, 1 for each class in the image
     index  [B] int64, the image's number in its split

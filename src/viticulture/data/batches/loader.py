@@ -25,7 +25,7 @@ from ..transforms.resample import ImageBatch
 from ..transforms.transform import send
 from ..transforms.view import Augment
 from ..workers import ahead, worker_count
-from .batch import Batch
+from .batch import TEACHER_IMAGE, Batch
 from .sampling import NATURAL, Sampling, repeated, seeded
 from .targets import target_batch
 
@@ -93,6 +93,7 @@ class Loader:
         if seed < 0:
             raise UserError(f"seed must be at least 0, got {seed}")
         self.augments, self.batch_size, self.seed, self.sampling = tuple(augments), batch_size, seed, sampling
+        self.has_teacher_view = False
         self.shard, self.device = shard, device
         self.images = resident(images, device)
         self.steps = len(repeated(torch.arange(len(images)), sampling.repeats, shard.world)) // batch_size
@@ -103,8 +104,8 @@ class Loader:
         self.masks = False
         self._order: tuple[int, Tensor] | None = None
         self._running: tuple[Key, Iterator[Batch]] | None = None  # and the key of its next step
+        self.at_once = self._at_once()
         on_cpu, streamed = device.type == "cpu", isinstance(self.images, StreamedImages)
-        self.at_once = 1 if on_cpu else steps_at_once(self.images, augments, batch_size // shard.world)
         self.workers = worker_count(shard.workers, streamed) if streamed or on_cpu else 0
         # Workers, where there are any, do all that a CPU can: with a GPU, views are transformed there.
         self.worker_stages = 0 if not self.workers else 2 if on_cpu else 1
@@ -112,6 +113,12 @@ class Loader:
     def with_targets(self, targets: Annotations, masks: bool = False) -> Self:
         """Give batches objects or masks of the same images, in place of labels (targets.py)."""
         self.targets, self.masks = targets, masks
+        return self
+
+    def with_teacher_view(self, size: int) -> Self:
+        """Give batches the first view also as teachers read it, in squares of this side, pixels."""
+        self.augments, self.has_teacher_view = (*self.augments, self.augments[0].resized((size, size))), True
+        self.at_once = self._at_once()
         return self
 
     def __len__(self) -> int:
@@ -157,10 +164,12 @@ class Loader:
         numbers = self.order(epoch)[start : start + self.batch_size][mine]
         generator = seeded(self.seed, epoch, step + 1)
         u, batch_u = [], []
-        for augment in self.augments:
+        for augment in self.augments[: len(self.augments) - self.has_teacher_view]:
             table = torch.rand(self.batch_size, augment.columns, generator=generator, dtype=torch.float64)
             u.append(table[mine])
             batch_u.append(torch.rand(Mix.columns, generator=generator, dtype=torch.float64))
+        if self.has_teacher_view:  # of the same numbers as the first view
+            u, batch_u = [*u, u[0]], [*batch_u, batch_u[0]]
         return Draw(numbers, u, batch_u)
 
     def order(self, epoch: int) -> Tensor:
@@ -169,6 +178,12 @@ class Loader:
             labels, generator = self.images.records.labels, seeded(self.seed, epoch)
             self._order = epoch, self.sampling.order(labels, generator, self.shard.world)
         return self._order[1]
+
+    def _at_once(self) -> int:
+        """Return the number of steps whose views are made together."""
+        if self.device.type == "cpu":
+            return 1
+        return steps_at_once(self.images, self.augments, self.batch_size // self.shard.world)
 
     def _steps_from(self, epoch: int, step: int) -> Iterator[Batch]:
         """Yield the batches of every step from one on, without end.
@@ -220,13 +235,16 @@ class Loader:
         """Yield the batches of several steps, of their normalized views, on the device."""
         numbers, size = _joined(draws).numbers, len(draws[0].numbers)
         sent = send(numbers, self.device), send(self.images.records.labels[numbers], self.device)
+        names = ["image", *(f"image{k}" for k in range(2, 1 + len(self.augments)))]
+        if self.has_teacher_view:
+            names[-1] = TEACHER_IMAGE
         parts = zip(*(torch.split(whole, size) for whole in (*sent, *views)), strict=True)
         for draw, (index, labels, *images) in zip(draws, parts, strict=True):
             batch = {"index": index}
-            for k, augment in enumerate(self.augments):
-                image, batch["label"] = augment.mixed(images[k], draw.batch_u[k], labels)
-                batch[f"image{k + 1}" if k else "image"] = image
-                if augment.noise:
+            for k, (name, augment) in enumerate(zip(names, self.augments, strict=True)):
+                batch[name], label = augment.mixed(images[k], draw.batch_u[k], labels)
+                batch.setdefault("label", label)  # of mixed images those of the first view
+                if augment.noise and name != TEACHER_IMAGE:
                     batch["noise"] = send(draw.u[k][:, -augment.noise :].float(), self.device)
             yield batch if self.targets is None else self._with_targets(batch, draw, self.targets)
 
@@ -234,7 +252,8 @@ class Loader:
         """Put boxes or masks in the place of labels."""
         place = placement(self.augments[0], self.images.sizes(draw.numbers), self.images.side, draw.u[0])
         truth = target_batch(place, draw.numbers, targets, self.masks)
-        return {"image": batch["image"], "index": batch["index"], **{k: send(v, self.device) for k, v in truth.items()}}
+        images = {name: batch[name] for name in ("image", TEACHER_IMAGE, "index") if name in batch}
+        return {**images, **{k: send(v, self.device) for k, v in truth.items()}}
 
 
 def _joined(draws: Sequence[Draw]) -> Draw:

@@ -76,6 +76,10 @@ class Blur(Transform):
         check_range("blur", "sigma", sigma)
         self.probability, self.sigma = probability, sigma
 
+    def scaled(self, factor: float) -> "Blur":
+        """Return the same blur of images that are `factor` times as large."""
+        return Blur(self.probability, (factor * self.sigma[0], factor * self.sigma[1]))
+
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         mask = u[:, 0] < self.probability
         sigma = send(between(u[mask, 1], *self.sigma).float(), images.device)

@@ -8,7 +8,9 @@ Images have any number of channels, C. Transforms that need the gray value of a 
 where these are not three (`pixels.luma`); hue needs three.
 """
 
+import copy
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import torch
@@ -76,6 +78,13 @@ class Augment:
         self.columns = self.first_after + sum(t.columns for t in self.after) + noise  # uniform numbers of an image
         self.scale = 1 / (255 * torch.tensor(std).view(-1, 1, 1))
         self.shift = -(torch.tensor(mean) / torch.tensor(std)).view(-1, 1, 1)
+
+    def resized(self, image_size: tuple[int, int]) -> Self:
+        """Return the same view in another size: by equal numbers u, the same crop and changes; blur grows with it."""
+        same = copy.copy(self)
+        same.image_size, factor = image_size, image_size[0] / self.image_size[0]
+        same.before = [t.scaled(factor) if isinstance(t, Blur) else t for t in self.before]
+        return same
 
     def __call__(
         self, images: ImageBatch, sizes: Tensor, u: Tensor, batch_u: Tensor, labels: Tensor

@@ -2,7 +2,11 @@
 """Accuracy of linear classifiers and nearest neighbors on a frozen network's features.
 
 Settings are chosen on validation images. The chosen classifier is then trained on training and validation images
-together, as is usual, and tested once.
+together, as is usual, and tested once. Nearest neighbors vote [1, Sec. 3.4, with its T of 0.07]:
+
+    score of class c = sum over the k nearest training images of class c of exp(cos(x, neighbor) / T)
+
+[1] Wu et al., "Unsupervised Feature Learning via Non-Parametric Instance Discrimination", CVPR 2018, arXiv:1805.01978.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ...data.data_settings import DataSettings
@@ -21,19 +26,23 @@ from ...data.sources.source import Source
 from ...data.subsets import holdout
 from ...errors import UserError, unknown
 from ...keywords import rebuilt
+from ...models.taps import features as features_by_name
+from ...models.weights.files import weights_digest
+from ...optim.logistic_regression import fit
 from ...outputs import write_out
 from ...scores.intervals import wilson
+from ...training.frozen_features import Features, frozen_features
 from ...training.progress import showing
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of, given_again, own_data, stands_for_own
 from ..model import EvaluatedModel, of_run, of_source
 from ..saved import checksum_of, read_each
-from .classifiers import fit, vote
-from .features import Features, frozen_features
 
 FILE = "probe.json"
 DECAYS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 NEIGHBORS = (5, 10, 20, 50, 100, 200)
+TEMPERATURE = 0.07
+SIMILARITIES = 2**24  # in memory at once
 VALIDATION = 0.1  # share of the training images held out if the data has no validation split
 
 Part = tuple[Tensor, Tensor]
@@ -101,7 +110,7 @@ def probe(source: str, data: str | Source = "", features: str = "", weights: str
     checksum = checksum_of(run, weights) if run else ""
     model = of_run(run, weights) if run else of_source(source)
     dataset = _images(run, data, model)
-    vectors_by_split = frozen_features(model, dataset)
+    vectors_by_split = model_features(model, dataset)
     for split, vectors in vectors_by_split.items() if features else ():
         if features not in vectors:
             raise unknown(f"features of {source}", features, vectors)
@@ -114,6 +123,15 @@ def probe(source: str, data: str | Source = "", features: str = "", weights: str
             findings.append(_find(name, classifier, parts[name], len(dataset.classes)))
     sizes = {split: len(labels) for split, (_, labels) in next(iter(parts.values())).items()}
     return Probe(source, weights, dataset.name, len(dataset.classes), sizes, tuple(findings), checksum)
+
+
+def model_features(model: EvaluatedModel, dataset: Dataset) -> Features:
+    """Compute the features of every image, by the names of `models.taps.features`, or read them from the cache."""
+    network = [model.architecture, weights_digest(model.network)]
+    return frozen_features(
+        lambda images: features_by_name(model.network, images),
+        network, dataset, model.data_spec, model.image_settings.crop, model.device,
+    )  # fmt: skip
 
 
 def save(result: Probe, out: str = "") -> Path | None:
@@ -165,7 +183,7 @@ def _parts(dataset: Dataset, features: Features, name: str, device: torch.device
     parts = {}
     for split, vectors in features.items():
         labels = getattr(dataset, split).records.labels
-        parts[split] = vectors[name][labels >= 0].to(device), labels[labels >= 0].to(device)
+        parts[split] = vectors[name][labels >= 0].float().to(device), labels[labels >= 0].to(device)
     if "val" not in parts:
         x, labels = parts["train"]
         stay, held = (torch.from_numpy(rows) for rows in holdout(labels.cpu().numpy(), VALIDATION, 0))
@@ -195,6 +213,24 @@ def _linear(train: Part, queries: Tensor, classes: int, decays: Sequence[float])
 
 def _neighbors(train: Part, queries: Tensor, classes: int, counts: Sequence[float]) -> Tensor:
     return vote(queries, *train, classes, [int(k) for k in counts])
+
+
+def vote(features: Tensor, bank: Tensor, labels: Tensor, classes: int, counts: Sequence[int]) -> Tensor:
+    """Predict classes by the k nearest neighbors, for several k in one pass, [N, D] -> [len(counts), N].
+
+    Args:
+        features: [N, D].
+        bank: training vectors, [M, D].
+        labels: of the bank, [M] int64, in [0, classes).
+        counts: values of k, each at most M.
+    """
+    bank, chosen = F.normalize(bank, dim=1), []
+    for some in torch.split(F.normalize(features, dim=1), max(1, SIMILARITIES // len(bank))):
+        similar, nearest = (some @ bank.T).topk(max(counts))  # the most similar first
+        weights, of = (similar.double() / TEMPERATURE).exp(), labels[nearest]
+        scores = [weights.new_zeros(len(some), classes).scatter_add_(1, of[:, :k], weights[:, :k]) for k in counts]
+        chosen.append(torch.stack(scores).argmax(-1))
+    return torch.cat(chosen, dim=1)
 
 
 CLASSIFIERS: dict[str, tuple[Classify, Sequence[float]]] = {

@@ -23,7 +23,7 @@ from ...errors import UserError, unknown
 from ..data_spec import DataSpec
 from ..vit.patches import PatchGrid
 from ..weights.sources import open_network
-from .frozen import Frozen, adapted
+from .frozen import Frozen, adapted, check_reads
 
 CHUNKS = 4  # of a batch, one after the other
 
@@ -57,7 +57,8 @@ def load_maps(
         source: a run or a folder of weights; a timm name with pretrained weights, such as efficientnet_b3.ra2_in1k; or
             ARCHITECTURE=FILE, a timm architecture and its .safetensors or .pth.
         grids: sizes to which every map is resized.
-        image_size: side of the teacher's input, pixels; None: that of the student's images.
+        image_size: side of the teacher's input, pixels; None: that of the images for teachers where the recipe makes
+            some, else of the student's.
         stages: names of the modules whose outputs are read; None: those of `stage_names`.
 
     Raises: UserError if the teacher cannot be read, or a stage returns no maps.
@@ -70,7 +71,7 @@ def load_maps(
             raise unknown(f"module of {source}", name, modules)
     as_they_are = replace(spec, image_size=data_spec.image_size)
     frozen = adapted(source, Stages(net, names, tuple(grids)), as_they_are, data_spec, image_size)
-    maps = next(iter(frozen(torch.zeros(1, data_spec.channels, *data_spec.image_size)).values()))
+    maps = next(iter(check_reads(source, frozen, data_spec).values()))
     return TeacherMaps(frozen, {name: of_name.shape[1] for name, of_name in zip(names, maps, strict=True)})
 
 

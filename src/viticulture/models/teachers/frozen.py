@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Teachers: trained, frozen networks that are run on the student's images."""
+"""Teachers: trained, frozen networks that are run on the student's images; outputs.py and feature_maps.py load them."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
+from weakref import ref
 
 import torch
 import torch.nn.functional as F
@@ -11,8 +13,6 @@ from torch import Tensor, nn
 
 from ...errors import UserError, counted
 from ..data_spec import DataSpec
-from ..heads import token_logits
-from ..weights.sources import open_network
 
 
 class Frozen(nn.Module):
@@ -24,6 +24,8 @@ class Frozen(nn.Module):
 
     memory: Callable[[Tensor, Callable[[], Any]], Any] | None = None
     """(images, function that runs the network on them) -> outputs, see `training.replay`."""
+    last: tuple[ref[Tensor], Tensor] | None = None
+    """The last images and their outputs, one row each, which several guides read."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -39,14 +41,24 @@ class Frozen(nn.Module):
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return, unused-ignore]
 
     def compile(self, *arguments: Any, **options: Any) -> None:
-        """Compile the hidden network in place; arguments are `torch.compile`'s."""
-        self.net.compile(*arguments, **options)
+        """Compile the hidden network in place, without what adapts images; arguments are `torch.compile`'s."""
+        net = self.net.net if isinstance(self.net, Adapted) else self.net
+        net.compile(*arguments, **options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "last": None}  # a weak reference cannot be pickled
 
     def forward(self, images: Tensor, *more: Any) -> Any:
         with torch.no_grad():
-            if self.memory is None or more:
+            if more:
                 return self.net(images, *more)
-            return self.memory(images, lambda: self.net(images))
+            if self.last is None or self.last[0]() is not images:
+                compute = partial(self.net, images)
+                outputs = compute() if self.memory is None else self.memory(images, compute)
+                if not isinstance(outputs, Tensor) or outputs.ndim != 2:  # maps would fill memory until the next step
+                    return outputs
+                self.last = ref(images), outputs
+            return self.last[1]
 
 
 class Adapted(nn.Module):
@@ -85,59 +97,34 @@ class Adapted(nn.Module):
         return self.net(images, *more)
 
 
-class Embedding(nn.Module):
-    """The features that a timm network's classifier, of several the first, reads. [B, C, H, W] -> [B, D]."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, images: Tensor) -> Tensor:
-        net: Any = self.net
-        return token_logits(net.forward_head(net.forward_features(images), pre_logits=True))[0]
-
-
-def load_teacher(source: str, data_spec: DataSpec, image_size: int | None = None) -> Frozen:
-    """Load a frozen teacher for the student's images and classes.
+def adapted(source: str, net: nn.Module, spec: DataSpec, data_spec: DataSpec, image_size: int | None = None) -> Frozen:
+    """Freeze a network of `spec` for a student's images; `check_reads` tells whether it can read them.
 
     Args:
-        source: of a trained network, as for `weights.sources.open_network`.
-        image_size: side of the teacher's input, pixels; None: as in its training.
+        image_size: side of its input, pixels; None: as of `load_teacher`.
 
-    Raises: UserError if the teacher cannot be read, or has other classes than the student.
+    Raises: UserError if the images have other channels.
     """
-    net, spec, _ = open_network(source)
-    _check_classes(source, spec, data_spec)
-    return adapted(source, net, spec, data_spec, image_size)
-
-
-def load_embedding(source: str, data_spec: DataSpec, image_size: int | None) -> Frozen:
-    """Load a frozen teacher that returns the features before its classifier, [B, D], of any classes.
-
-    Args, Raises: as of `load_teacher`.
-    """
-    net, spec, _ = open_network(source)
-    return adapted(source, Embedding(net), spec, data_spec, image_size)
-
-
-def adapted(source: str, net: nn.Module, spec: DataSpec, data_spec: DataSpec, image_size: int | None = None) -> Frozen:
-    """Freeze a network for a student's images.
-
-    Raises: UserError if it cannot read images of that size or of so many channels, or its outputs are not finite.
-    """
-    if image_size is not None:
-        spec = replace(spec, image_size=(image_size, image_size))
     check_channels(source, spec, data_spec)
-    teacher = Frozen(Adapted(net, data_spec, spec))
+    size = data_spec.teacher_size if image_size is None else (image_size, image_size)
+    return Frozen(Adapted(net, data_spec, spec if size is None else replace(spec, image_size=size)))
+
+
+def check_reads(source: str, teacher: Frozen, data_spec: DataSpec) -> Any:
+    """Return a teacher's outputs for one image.
+
+    Raises: UserError if it cannot read images of that size, or its outputs are not finite.
+    """
     try:
-        outputs = teacher(torch.zeros(1, data_spec.channels, *data_spec.image_size))
+        outputs = teacher(torch.zeros(data_spec.teacher_shape))
     except Exception as error:
-        height, width = spec.image_size
+        net: Any = teacher.net
+        height, width = net.image_size
         reason = " ".join(str(error).split())
         raise UserError(f"the teacher {source} cannot read images of {height}x{width} pixels: {reason}") from error
     if isinstance(outputs, Tensor) and not outputs.isfinite().all():
         raise UserError(f"the outputs of the teacher {source} are not finite; name a trained network")
-    return teacher
+    return outputs
 
 
 def check_channels(source: str, spec: DataSpec, data_spec: DataSpec) -> None:
@@ -149,7 +136,7 @@ def check_channels(source: str, spec: DataSpec, data_spec: DataSpec) -> None:
         )
 
 
-def _check_classes(source: str, spec: DataSpec, data_spec: DataSpec) -> None:
+def check_classes(source: str, spec: DataSpec, data_spec: DataSpec) -> None:
     """Raises: UserError unless teacher and student have equal classes in one order; numbered ones match any names."""
     theirs, ours = spec.classes, data_spec.classes
     if spec.multilabel != data_spec.multilabel:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classifiers on frozen features, for a whole grid of settings in one pass: linear ones and nearest neighbors.
+"""Multinomial logistic regression, for a whole grid of weight decays in one pass.
 
     minimize over W, b:  mean over images of CE(W z + b, label) + decay / 2 ||W||^2,    z = (x - mean) / std
 
@@ -7,28 +7,26 @@ Features are standardized over the training images, like the batch norm without 
 All decays are solved at once by L-BFGS [2], in the eigenbasis of the features' covariance. There the Hessian of every
 class lies below diag(eigenvalue / 2 + decay) [3], whose root scales the coordinates. No random numbers are involved.
 
-    score of class c = sum over the k nearest training images of class c of exp(cos(x, neighbor) / T)       [4]
+Memory: the features in their type, and once more in float32, or in float16 from `HALF_FROM` values on; scores in parts.
 
 [1] He et al., "Masked Autoencoders Are Scalable Vision Learners", CVPR 2022, arXiv:2111.06377, Appendix A.1.
 [2] Nocedal and Wright, "Numerical Optimization", 2006, Algorithms 7.4 and 7.5, with step halving for a line search.
 [3] Boehning, "Multinomial Logistic Regression Algorithm", Ann. Inst. Statist. Math. 44, 1992.
-[4] Wu et al., "Unsupervised Feature Learning via Non-Parametric Instance Discrimination", CVPR 2018, arXiv:1805.01978,
-    Sec. 3.4, with its T of 0.07.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 CHUNK = 2**22  # scores in memory at once
 HISTORY = 10  # steps in L-BFGS's memory
 CHECK_EVERY = 5  # steps between two checks for convergence
 ARMIJO = 1e-4  # required share of the decrease that the slope predicts
-TEMPERATURE = 0.07
-SIMILARITIES = 2**24  # in memory at once
+HALF_FROM = 2**28
+"""Values of standardized features, a gigabyte in float32, from which they are kept in float16."""
+ROWS = 2**12  # features that are standardized at once
 
 
 @dataclass(frozen=True)
@@ -50,9 +48,15 @@ class LinearClassifiers:
         G, C = self.bias.shape
         predicted = []
         for some in torch.split(features, max(1, CHUNK // (G * C))):
-            scores = torch.addmm(self.bias.flatten(), (some - self.mean) / self.std, self.weight.flatten(0, 1).T)
+            z = (some.to(self.mean.dtype) - self.mean) / self.std
+            scores = torch.addmm(self.bias.flatten(), z, self.weight.flatten(0, 1).T)
             predicted.append(torch.unflatten(scores, 1, (G, C)).argmax(-1))
         return torch.cat(predicted).T
+
+    def on_features(self, number: int) -> tuple[Tensor, Tensor]:
+        """Return one classifier for features that are not standardized: weight [C, D] and bias [C]."""
+        weight = self.weight[number] / self.std
+        return weight, self.bias[number] - weight @ self.mean
 
 
 def fit(
@@ -71,15 +75,26 @@ def fit(
         decays: G positive numbers; 1 / (N c) is scikit-learn's C = c.
         tolerance: a classifier has converged when its next step is predicted to lower its loss by less, nats.
     """
-    mean, std = features.mean(0), features.std(0, correction=0)
+    kind = features.dtype if features.dtype == torch.float64 else torch.float32
+    parts = torch.split(features, ROWS)
+    mean = sum((part.to(kind).sum(0) for part in parts), torch.zeros((), dtype=kind)) / len(features)
+    covariance = torch.zeros(len(mean), len(mean), dtype=kind, device=features.device)
+    for part in parts:
+        centered = part.to(kind) - mean
+        covariance += centered.T @ centered / len(features)
+    std = covariance.diagonal().sqrt()
     std = torch.where(std > 1e-6 * std.amax(), std, torch.ones_like(std))  # constant features stay zero
-    z = (features - mean) / std
-    eigenvalues, basis = torch.linalg.eigh(z.T @ z / len(z))
-    decay = torch.tensor(decays, dtype=z.dtype, device=z.device)[:, None]  # [G, 1]
+    covariance /= std[:, None] * std
+    eigenvalues, basis = torch.linalg.eigh(covariance)
+    decay = torch.tensor(decays, dtype=kind, device=mean.device)[:, None]  # [G, 1]
     scale = torch.cat([eigenvalues.clamp_min(0) / 2 + decay, torch.full_like(decay, 0.5)], dim=1)[:, None] ** -0.5
-    decay = torch.cat([decay.expand(-1, z.shape[1]), torch.zeros_like(decay)], dim=1)[:, None]  # the bias has none
-    loss = Loss(torch.cat([z @ basis, torch.ones_like(z[:, :1])], dim=1), labels, scale, decay)
-    start = z.new_zeros(len(decays), classes, z.shape[1] + 1)
+    decay = torch.cat([decay.expand(-1, len(mean)), torch.zeros_like(decay)], dim=1)[:, None]  # the bias has none
+    z = features.new_ones(len(features), len(mean) + 1, dtype=torch.half if features.numel() > HALF_FROM else kind)
+    z = features.new_ones(len(features), len(mean) + 1, dtype=torch.half if features.numel() > HALF_FROM else kind)
+    for rows, part in zip(torch.split(z, ROWS), parts, strict=True):
+        rows[:, :-1] = (part.to(kind) - mean) / std @ basis
+    loss = Loss(z, labels, scale, decay)
+    start = mean.new_zeros(len(decays), classes, len(mean) + 1)
     heads = minimize(loss, start, tolerance, max_steps) * scale
     return LinearClassifiers(heads[..., :-1] @ basis.T, heads[..., -1], mean, std)
 
@@ -111,6 +126,7 @@ class Loss:
         value, slope = heads.new_zeros(G), torch.zeros_like(heads).flatten(0, 1)
         rows = max(1, CHUNK // (G * C))
         for some, labels in zip(torch.split(self.z, rows), torch.split(self.labels, rows), strict=True):
+            some = some.to(heads.dtype)
             probabilities = torch.unflatten(some @ heads.flatten(0, 1).T, 1, (G, C)).softmax(-1)
             true = labels[:, None, None].expand(-1, G, 1)
             value -= probabilities.gather(2, true).clamp_min(torch.finfo(probabilities.dtype).tiny).log().sum((0, 2))
@@ -168,21 +184,3 @@ def ratio(part: Tensor, whole: Tensor) -> Tensor:
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """Return the inner products per classifier, [G, C, D + 1] twice -> [G, 1, 1]."""
     return (a * b).sum((1, 2), keepdim=True)
-
-
-def vote(features: Tensor, bank: Tensor, labels: Tensor, classes: int, counts: Sequence[int]) -> Tensor:
-    """Predict classes by the k nearest neighbors, for several k in one pass, [N, D] -> [len(counts), N].
-
-    Args:
-        features: [N, D].
-        bank: training vectors, [M, D].
-        labels: of the bank, [M] int64, in [0, classes).
-        counts: values of k, each at most M.
-    """
-    bank, chosen = F.normalize(bank, dim=1), []
-    for some in torch.split(F.normalize(features, dim=1), max(1, SIMILARITIES // len(bank))):
-        similar, nearest = (some @ bank.T).topk(max(counts))  # the most similar first
-        weights, of = (similar.double() / TEMPERATURE).exp(), labels[nearest]
-        scores = [weights.new_zeros(len(some), classes).scatter_add_(1, of[:, :k], weights[:, :k]) for k in counts]
-        chosen.append(torch.stack(scores).argmax(-1))
-    return torch.cat(chosen, dim=1)

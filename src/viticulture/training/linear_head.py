@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train a frozen network's classifier by logistic regression (method linear_probe).
+
+The features are the inputs of the network's own linear layers that compute scores, so the result is an ordinary network
+of its architecture. Several such layers, whose scores are averaged, are trained as one on all their inputs.
+
+Every image passes once (frozen_features.py). Beyond that batch, memory is that of the features: 2 bytes a value, mapped
+from disk, and 4 while the classifier is trained (2 from 2^28 values on), and as much again for cross-validation: 1 GB
+for 100,000 images of 1,280 values.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from ..data.batches.evaluation import evaluation_batches
+from ..data.batches.loader import CPU
+from ..data.dataset import Dataset
+from ..data.transforms.crop import CenterCrop
+from ..errors import UserError
+from ..models.data_spec import DataSpec
+from ..models.students import blueprint
+from ..models.weights.files import save, state_digest
+from ..models.weights.load_matching import classifiers
+from ..optim.logistic_regression import fit
+from ..text import log
+from .frozen_features import frozen_features
+from .metrics import MetricsFile
+
+if TYPE_CHECKING:
+    from .session import Session
+
+DECAYS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
+FINAL_TOLERANCE = 1e-6  # nats, of the classifier that stays; those that are compared have the usual one
+FOLDS = 5
+ONE_FOLD_FROM = 20_000
+"""Training images from which a single fold is held out in cross-validation."""
+FEW = 8  # images on which the network's scores are compared with the classifier's
+
+Part = tuple[Tensor, Tensor]
+"""Features [N, D] and labels [N]."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """A linear classifier on frozen features.
+
+    Args:
+        weight: [C, D]
+        bias: [C]
+        decay: its weight decay.
+        accuracy: where its decay was chosen -> share of images classified correctly; empty for a decay that was set.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    decay: float
+    accuracy: Mapping[str, float]
+
+
+class HeadInputs:
+    """The inputs of a student's classifiers, one after the other, [B, channels, H, W] -> [B, D]; a context manager."""
+
+    def __init__(self, student: nn.Module) -> None:
+        self.student, self.names, self.inputs = student, classifiers(student), dict[str, Tensor]()
+        if not self.names:
+            raise UserError(f"{type(student).__name__} has no linear classifier to train; take another network")
+
+    def __enter__(self) -> Self:
+        def reader(name: str) -> Any:
+            return lambda _, inputs: self.inputs.update({name: inputs[0]})
+
+        layers = {name: self.student.get_submodule(name) for name in self.names}
+        self.hooks = [layer.register_forward_pre_hook(reader(name)) for name, layer in layers.items()]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self.hooks:
+            hook.remove()
+
+    def __call__(self, images: Tensor) -> Tensor:
+        self.student(images)
+        inputs = [self.inputs[name] for name in self.names]
+        if any(each.ndim != 2 for each in inputs):
+            raise UserError(f"{type(self.student).__name__} classifies maps, not vectors; take another network")
+        return torch.cat(inputs, dim=1)
+
+
+def train_head(
+    features: Tensor, labels: Tensor, classes: int, val: tuple[Tensor, Tensor] | None, decay: float | None
+) -> Head:
+    """Train a classifier on the features of the training images.
+
+    Args:
+        features: [N, D] of any float type.
+        labels: [N] int64, in [0, classes).
+        val: features and labels of validation images, which choose the decay; None: cross-validation does.
+        decay: null chooses the strongest of the most accurate in `DECAYS`.
+    """
+    accuracy: dict[str, float] = {}
+    if decay is None:
+        splits = [((features, labels), val)] if val is not None else parts(features, labels)
+        hits = [(fit(*kept, classes, DECAYS).predict(held[0]) == held[1]).double() for kept, held in splits]
+        shares = torch.cat(hits, dim=1).mean(1).tolist()
+        decay = DECAYS[shares.index(max(shares))]
+        accuracy = {"cross-validation" if val is None else "validation": max(shares)}
+    weight, bias = fit(features, labels, classes, [decay], FINAL_TOLERANCE).on_features(0)
+    return Head(weight, bias, decay, accuracy)
+
+
+def parts(features: Tensor, labels: Tensor) -> list[tuple[Part, Part]]:
+    """Divide images into `FOLDS` folds with the classes evenly in each; return all others and the fold, for each."""
+    fold = torch.empty_like(labels)
+    fold[torch.sort(labels, stable=True).indices] = torch.arange(len(labels), device=labels.device) % FOLDS
+    held = [fold == number for number in range(1 if len(labels) >= ONE_FOLD_FROM else FOLDS)]
+    return [((features[~rows], labels[~rows]), (features[rows], labels[rows])) for rows in held]
+
+
+def put(student: nn.Module, head: Head) -> None:
+    """Write a classifier into a student's own, whose scores are averaged where it has several."""
+    names = classifiers(student)
+    layers: list[Any] = [student.get_submodule(name) for name in names]
+    weights = torch.split(head.weight, [layer.in_features for layer in layers], dim=1)
+    with torch.no_grad():
+        for layer, weight in zip(layers, weights, strict=True):
+            layer.weight.copy_(len(layers) * weight)
+            layer.bias.copy_(head.bias)
+
+
+def probe_head(
+    student: nn.Module,
+    data_spec: DataSpec,
+    dataset: Dataset,
+    crop: CenterCrop,
+    device: torch.device,
+    decay: float | None = None,
+) -> Head:
+    """Train a student's classifier on its features of the training images, and put it into the student.
+
+    Args:
+        student: is moved to the device and set to evaluation mode.
+        crop: of images, as in evaluation.
+        decay: as for `train_head`.
+
+    Raises: UserError for a network whose scores are no linear function of vectors, or whose features are not finite.
+    """
+    student.eval().to(device)
+    heads = tuple(classifiers(student))
+    body = {name: value for name, value in student.state_dict().items() if not name.startswith(heads)}
+    network = ["head", blueprint(student).architecture, state_digest(body)]
+    with HeadInputs(student) as inputs:
+        splits = {split: images for split, images in dataset.splits.items() if split != "test"}
+        features = frozen_features(
+            lambda images: {"head": inputs(images)}, network, dataset, data_spec, crop, device, splits
+        )
+        labeled = {
+            split: (features[split]["head"].to(device), images.records.labels.to(device))
+            for split, images in splits.items()
+        }
+        head = train_head(*labeled["train"], len(dataset.classes), labeled.get("val"), decay)
+        put(student, head)
+        few = dataset.train.part(torch.arange(min(FEW, len(dataset.train))))
+        with torch.inference_mode():
+            for batch in evaluation_batches(few, data_spec, FEW, device, crop):
+                scores = inputs(batch["image"]) @ head.weight.T + head.bias
+                if not torch.allclose(student(batch["image"]), scores, rtol=1e-2, atol=1e-2):
+                    raise UserError(
+                        f"the scores of {blueprint(student).name} are no linear function of its features; take another "
+                        "network"
+                    )
+    return head
+
+
+def fit_head(session: "Session", metadata: dict[str, Any]) -> None:
+    """Train the classifier of a session's frozen student, and write its weights and metrics into the run.
+
+    Args:
+        metadata: for the weights' config.json.
+
+    Raises: UserError, as `probe_head`.
+    """
+    began, method, config, run = time.perf_counter(), session.method, session.config, session.run
+    device = CPU if config.engine.on_cpu else torch.device(torch.accelerator.current_accelerator() or CPU)
+    decay: float | None = config.values["method"]["decay"]
+    head = probe_head(method.student, method.data_spec, session.dataset, config.images.crop, device, decay)
+    run.check_there()
+    save(method.student.cpu(), run.weights("last"), method.data_spec, {**metadata, "decay": head.decay})
+    MetricsFile(run.metrics).log_metrics({"epoch": 0, "decay": head.decay, **head.accuracy}, step=0)
+    run.update(seconds=round(time.perf_counter() - began, 1), chosen_by=head.accuracy)
+    for name, share in head.accuracy.items():
+        log(f"head     weight decay {head.decay:g}, {100 * share:.1f} % correct in {name}")
