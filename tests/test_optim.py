@@ -237,7 +237,7 @@ def test_two_steps_of_sgd_are_the_formula(name: str) -> None:
 
 def test_settings_that_cannot_work_are_refused() -> None:
     for keywords, words in (
-        ({"name": "adam"}, "adamw, sgd, nesterov, muon or auto"),
+        ({"name": "adam"}, "adamw, sgd, nesterov, lars, muon or auto"),
         ({"lr": 0.0}, "optim.lr must be positive"),
         ({"kernel_lr": 1e-2}, "a rate of muon's, and optim.name is adamw"),
         ({"name": "muon", "kernel_lr": 0.0}, "kernel_lr must be positive"),

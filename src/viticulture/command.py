@@ -159,7 +159,11 @@ class Parser(argparse.ArgumentParser):
             elif key in OPTIONAL and default is not parameter.empty:
                 self.add_argument(key, nargs="?", default=default, help=text)
             else:
-                self.add_argument(key, nargs="+" if parameter.annotation == list[str] else None, help=text)
+                self.add_argument(
+                    key,
+                    nargs="+" if list[str] in (parameter.annotation, *get_args(parameter.annotation)) else None,
+                    help=text,
+                )
         if function is api.compare_table:
             text = "ROW=WEIGHTS: what a row starts from; once per row that needs it"
             self.add_argument("--init", action="append", metavar="ROW=WEIGHTS", type=pair, default=[], help=text)

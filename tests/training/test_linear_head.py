@@ -2,6 +2,7 @@
 """A frozen network with a trained classifier is a run like any other."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +178,33 @@ def test_what_a_frozen_network_cannot_use_is_refused(tmp_path: Path, monkeypatch
     )
     with pytest.raises(UserError, match="the network's features are not finite; take other weights"):
         probed(tmp_path)
+
+
+def test_networks_are_ranked_on_the_same_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last word names the images; a network with a better head comes first. Fails if runs stay that no one named,
+    or intervals are not of pairs: those of a network and itself are zero."""
+    frozen(tmp_path / "net")
+    frozen(tmp_path / "tiny", embed_dim=8, num_heads=2, depth=1)
+    names = [str(tmp_path / name) for name in ("tiny", "net")]
+    table: Any = viticulture.probe([*names, "digits"])
+    rows = {row[0]: row for row in table.rows}
+    assert [row[0] for row in table.rows] == names[::-1]
+    assert rows[names[1]][4] > rows[names[0]][4] > 0.2
+    assert rows[names[1]][6] == ""
+    assert rows[names[0]][6].startswith("-")
+    assert [column.name for column in table.columns][3] == "cross-validation"
+    copied = shutil.copytree(names[1], tmp_path / "copy")
+    again: Any = viticulture.probe([names[1], str(copied)], "digits", out=str(tmp_path / "runs"))
+    assert again.rows[1][6] == "+0.0 (+0.0 to +0.0)"
+    assert {run.name for run in (tmp_path / "runs").iterdir()} == {"1-net", "2-copy"}
+    capsys.readouterr()
+    assert main(["probe", names[1], "digits", "--out", str(tmp_path / "run"), "--method.decay", "0.01"]) == 0
+    assert "top-1 accuracy" in capsys.readouterr().out
+    for words, said in (
+        (["--features", "mean", "--out", str(tmp_path / "other")], "--features is for one network without a new run"),
+        (["--image-size", "16"], "images.image_size is a key of a recipe, and no run is trained; add --out FOLDER"),
+    ):
+        assert main(["probe", names[1], "digits", *words]) == 2
+        assert said in capsys.readouterr().err
+    assert main(["probe", *names, "digits", "--out", str(tmp_path / "x.json")]) == 2
+    assert "several networks leave a run each in a folder" in capsys.readouterr().err

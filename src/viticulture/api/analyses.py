@@ -171,35 +171,6 @@ def links(run: Any, out: str = "", threshold: float = 0.05, rule: str = "magnitu
 
 
 @checked
-def probe(run: Any, data: Any = "", features: str = "", weights: str = "", out: str = "") -> "Table":
-    """Evaluate a frozen network by linear classifiers and nearest neighbors on its features.
-
-    Args:
-        run: a run's folder (pre-training runs too), a folder of weights, a timm model with pretrained weights, or
-            ARCHITECTURE=FILE, such as mae_base=mae_pretrain_vit_base.pth.
-        data: labeled images with splits to fit, select and test on; by default those of the run. In Python also an
-            object, as for `explain`.
-        features: class (token) or mean (over tokens); by default all the network has.
-        weights: of a run: best, last or ema; by default those its results are for.
-        out: a .json file to write; by default probe.json in the run's folder, and its report.html.
-
-    Returns: test accuracies. The file holds every setting tried.
-    """
-    from ..evaluation.probe.evaluate import probe as probe_features
-    from ..evaluation.probe.evaluate import save
-    from ..outputs import check_out
-    from ..report.measurements import probe_table
-
-    if out:
-        check_out(out, ".json")
-    run = run_folder_of(run)
-    result = probe_features(run, as_source(data), features, weights)
-    if save(result, out) and not out:
-        report(run)
-    return probe_table(result)
-
-
-@checked
 def localize(
     run: Any, boxes: str, data: str = "", weights: str = "", out: str = "", protocol: str = "published"
 ) -> "Table":

@@ -8,7 +8,7 @@ arXiv:2205.14443, Sec. A.5, and Li et al., arXiv:2203.16527: recipes/detection/.
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -33,6 +33,8 @@ class Detection(Method):
         global_blocks: numbers of the blocks, from 0, that attend to all nevertheless.
         relative_positions: learn relative positions besides the student's positions. For plain ViTs.
         samples: proposals of an image that the heads are trained on; up to four times as many are considered.
+        heads: torchvision: its proposals, pooling and losses; detectron2: those of ViTDet's code
+            (models/detection/detectron2.py), for large sets.
     """
 
     provides: ClassVar[frozenset[Capability]] = frozenset()
@@ -40,7 +42,7 @@ class Detection(Method):
     batch_spec: BatchSpec = BatchSpec(contents="objects")
     best_metric: ClassVar[str] = "ap50"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (its keywords are a recipe's section)
         self,
         setup: Setup,
         *,
@@ -50,15 +52,16 @@ class Detection(Method):
         global_blocks: Sequence[int] = (),
         relative_positions: bool = False,
         samples: int = 512,
+        heads: Literal["torchvision", "detectron2"] = "torchvision",
     ) -> None:
         check_no_classifier(setup, "detection")
-        heads = DetectorSizes(width, masks, samples)
+        sizes = DetectorSizes(width, masks, samples, heads=heads)
         around = {"window": window, "global_blocks": list(global_blocks), "relative_positions": relative_positions}
-        network = detector(setup.student, setup.data_spec, heads=heads, **around)  # type: ignore[arg-type]
+        network = detector(setup.student, setup.data_spec, heads=sizes, **around)  # type: ignore[arg-type]
         super().__init__(replace(setup, student=network))
         self.taps = Taps(network.backbone)  # the part that is compiled
         self.batch_spec = replace(self.batch_spec, masks=masks)
-        self.extra_config = {"network": {"kind": "detection", "heads": asdict(heads), **around}}
+        self.extra_config = {"network": {"kind": "detection", "heads": asdict(sizes), **around}}
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         return self._detector().losses(batch["image"], targets_of(batch))

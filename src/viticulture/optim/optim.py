@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 from timm.models import group_parameters
+from timm.optim.lars import Lars
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -23,6 +24,7 @@ from .muon import Muon
 Group = dict[str, Any]
 """Parameters that share settings: `params` [(name, parameter)], `lr`, `weight_decay`."""
 
+WITH_BIAS = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
 TIED_TO_LAST_BLOCK = (99999,)  # timm's mark for what shares the last block's layer
 
 
@@ -31,24 +33,26 @@ class Optim:
     """Optimizer and its parameter groups.
 
     Args:
-        name: adamw, sgd, nesterov (sgd with Nesterov momentum), or muon (orthogonalized momentum for the matrices and
-            kernels between stem and head; adamw for the rest). `auto`, in a recipe, is muon at tuned rates for hybrid
-            ViTs that train on classes, and adamw otherwise.
+        name: adamw, sgd, nesterov (sgd with Nesterov momentum), lars (sgd at a rate in proportion to each matrix's norm
+            over its gradient's, times 0.001, for very large batches), or muon (orthogonalized momentum for the matrices
+            and kernels between stem and head; adamw for the rest). `auto`, in a recipe, is muon at tuned rates for
+            hybrid ViTs that train on classes, and adamw otherwise.
         lr: highest learning rate, for the batch size in use; nothing scales it.
         kernel_lr: of muon's convolution kernels, which allow larger steps before a batch norm; null is `lr`.
         weight_decay: pulls weights to zero; decoupled from the gradient in adamw and muon, added to it in sgd.
         weight_decay_end: weight decay after the last step, reached along half a cosine (DINO); null keeps weight_decay.
         betas: decay of adamw's two running means.
-        momentum: of sgd, nesterov and muon; 0 is plain gradient descent.
+        momentum: of sgd, nesterov, lars and muon; 0 is plain gradient descent.
         layer_decay: factor on the rate from one layer to the one below; null treats all alike.
         decay_tokens: decay tokens and positions as well.
-        decay_everything: decay biases and norms as well as those.
+        decay_biases: decay the biases of linear layers and convolutions (Detectron2), not those of norms.
+        decay_everything: decay biases and norms as well as tokens and positions.
         sam_rho: sharpness-aware minimization: take each step's gradient after moving all weights uphill by this
             Euclidean distance; doubles the time of a step. Batches must be whole and gradients unscaled. null turns it
             off.
     """
 
-    name: Literal["adamw", "sgd", "nesterov", "muon", "auto"] = "adamw"
+    name: Literal["adamw", "sgd", "nesterov", "lars", "muon", "auto"] = "adamw"
     lr: float = 1e-3
     kernel_lr: float | None = None
     weight_decay: float = 0.05
@@ -57,6 +61,7 @@ class Optim:
     momentum: float = 0.9
     layer_decay: float | None = None
     decay_tokens: bool = False
+    decay_biases: bool = False
     decay_everything: bool = False
     sam_rho: float | None = None
 
@@ -102,20 +107,24 @@ class Optim:
         if guides is not None:
             others = ((f"guides.{name}", p, 1.0, flat, listed) for name, p, flat, listed in _trainable(guides))
             trainable += [other for other in others if other[1].untyped_storage().data_ptr() not in shared]
+        networks = [student, *([guides] if guides is not None else [])]
+        layers = (layer for network in networks for layer in network.modules())
+        biases = {id(layer.bias) for layer in layers if isinstance(layer, WITH_BIAS)}
         outer = outer_parameters(student) if self.name == "muon" else frozenset()
         if guides is not None and self.name == "muon":
             classifiers = ((place, net) for place, net in guides.named_modules() if hasattr(net, "get_classifier"))
             outer |= {f"guides.{place}.{name}" for place, net in classifiers for name in outer_parameters(net)}
         groups: dict[tuple[float, bool, bool], Group] = {}
         for name, parameter, scale, flat, listed in trainable:
-            decays = self.decay_everything or not (flat or (listed and not self.decay_tokens))
+            undecayed = flat and not (self.decay_biases and id(parameter) in biases)
+            decays = self.decay_everything or not (undecayed or (listed and not self.decay_tokens))
             decay = self.weight_decay if decays else 0.0
             matrix = not (flat or listed) and min(parameter.shape[:2]) > 1
-            inner = self.name == "muon" and matrix and name not in outer
+            inner = (self.name == "muon" and matrix and name not in outer) or (self.name == "lars" and not flat)
             rate = self.lr if self.kernel_lr is None or not inner or parameter.ndim < 3 else self.kernel_lr
             new = {"params": [], "lr": rate * scale, "weight_decay": decay}
-            if self.name == "muon":
-                new["use_muon"] = inner
+            if self.name in ("muon", "lars"):
+                new["use_muon" if self.name == "muon" else "always_adapt"] = inner
             groups.setdefault((rate * scale, decay > 0, inner), new)["params"].append((name, parameter))
         return list(groups.values())
 
@@ -138,6 +147,8 @@ class Optim:
             optimizer = AdamW(groups, betas=(self.betas[0], self.betas[1]), fused=True)
         elif self.name == "muon":
             optimizer = Muon(groups, self.lr, (self.betas[0], self.betas[1]), self.momentum)
+        elif self.name == "lars":
+            optimizer = Lars(groups, self.lr, self.momentum)
         else:
             nesterov = self.name == "nesterov"
             optimizer = SGD(groups, lr=self.lr, momentum=self.momentum, nesterov=nesterov, fused=True)
@@ -146,7 +157,7 @@ class Optim:
                 for weight in group["params"]:
                     optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
         # Fused kernels could unscale float16's gradients themselves; Lightning then refuses to clip, in bfloat16 too.
-        optimizer._step_supports_amp_scaling = False
+        vars(optimizer)["_step_supports_amp_scaling"] = False
         return optimizer
 
 

@@ -22,7 +22,9 @@ from ..evaluation.probe.evaluate import Probe
 from ..evaluation.robustness.metrics import Robustness
 from ..evaluation.robustness.strengths import BLUR, DIGITAL, EXTRA, NOISE, SEVERITIES, WEATHER
 from ..models.links import LinkSet
+from ..scores.intervals import ENDS, times_drawn
 from ..table import Cell, Column, Table
+from ..tasks.results import read_headline, read_predictions
 from ..training.run_folder import RunFolder
 from .html import Head, Markup, Section, document, html_table, side_by_side
 from .pictures import Values, galleries, gallery, value_map
@@ -129,6 +131,36 @@ def probe_table(probe: Probe) -> Table:
     )
     weights = f", weights {probe.weights}" if probe.weights else ""
     return Table(f"Frozen features of {probe.network}{weights} on {probe.data}: top-1", columns, rows, note)
+
+
+def network_table(runs: Mapping[str, RunFolder]) -> Table:
+    """Return a row for each network with a new classifier, the best on held-out training or validation images first.
+
+    The last column compares its accuracy with the first one's over the same images: the difference in points, and its
+    95 % interval when images are drawn with replacement.
+    """
+    rows: list[list[Cell]] = []
+    metadata = {name: run.read("run.json") for name, run in runs.items()}
+    ranked = sorted(runs, key=lambda name: -max(metadata[name]["chosen_by"].values(), default=0.0))
+    hits = {name: saved.predicted == saved.labels for name in ranked for saved in [read_predictions(runs[name])]}
+    headlines = {name: read_headline(runs[name]) for name in ranked}
+    for name in ranked:
+        headline, known, drawn = headlines[name], metadata[name], times_drawn(len(hits[name]))
+        assert headline is not None, "a probe has test images or validation images"
+        gap = hits[name].astype(float) - hits[ranked[0]]
+        low, high = 100 * np.percentile(drawn @ gap / len(gap), ENDS)
+        compared = "" if name == ranked[0] else f"{100 * gap.mean():+.1f} ({low:+.1f} to {high:+.1f})"
+        side = known["settings"]["images"]["image_size"]
+        parameters, share = known["student"]["parameters"] / 1e6, max(known["chosen_by"].values(), default=None)
+        interval = headline.written_interval
+        rows.append([name, f"{side}", parameters, share, headline.value, interval, compared])
+    chosen_by, split = next(iter(metadata[ranked[0]]["chosen_by"]), "validation"), headlines[ranked[0]]
+    columns = [Column("network"), Column("pixels"), Column("parameters, M", "decimal"), Column(chosen_by, "percent")]
+    columns += [Column(split.split if split else "test", "percent"), Column("95 % interval")]
+    columns += [Column("against the first, points")]
+    images = len(hits[ranked[0]])
+    note = f"{images:,} {split.split if split else ''} images, the same for all; ordered by {chosen_by}."
+    return Table("Frozen networks with a linear classifier: top-1", columns, rows, note)
 
 
 def probe_section(every: Sequence[Probe]) -> list[Section]:

@@ -47,7 +47,7 @@ class Detections(nn.Module):
             return boxes, scores, labels
         masks = heads.mask_predictor(heads.mask_head(self._pooled(features, boxes, heads.mask_roi_pool)))
         of_label = labels[:, None, None, None].expand(-1, 1, *masks.shape[-2:])
-        return boxes, scores, labels, masks[:, 1:].gather(1, of_label)[:, 0].sigmoid()
+        return boxes, scores, labels, masks[:, -self.detector.classes :].gather(1, of_label)[:, 0].sigmoid()
 
     def _proposals(self, images: Tensor, maps: list[Tensor]) -> Tensor:
         """Return boxes [R, 4] that may hold an object."""
@@ -91,7 +91,8 @@ class Detections(nn.Module):
         out = boxes.new_zeros(boxes.shape[0], maps[0].shape[1], height, width)
         for number, (features, stride) in enumerate(zip(maps, strides, strict=True)):
             (rows,) = (level == first + number).nonzero(as_tuple=True)
-            part = roi_align(features, rois[rows], (height, width), 1 / stride, pool.sampling_ratio)
+            aligned = getattr(pool, "aligned", False)
+            part = roi_align(features, rois[rows], (height, width), 1 / stride, pool.sampling_ratio, aligned)
             out = out.index_put((rows,), part)
         return out
 

@@ -77,9 +77,9 @@ class MapBackbone(nn.Module):
         return maps
 
     def no_weight_decay(self) -> set[str]:
-        """Names of parameters of a network around this backbone: the student's list, and relative positions."""
+        """Names of parameters of a network around this backbone: the student's list."""
         listed: set[str] = getattr(self.student, "no_weight_decay", set)()
-        return {f"backbone.student.{name}" for name in listed} | {"*.rel_pos_h", "*.rel_pos_w"}
+        return {f"backbone.student.{name}" for name in listed}
 
 
 def _stride(image_size: tuple[int, int], grid: tuple[int, int]) -> int:

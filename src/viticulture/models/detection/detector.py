@@ -14,7 +14,7 @@ in evaluation mode `forward(images)`, one dictionary an image of `boxes` [n, 4] 
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from timm.layers.norm import LayerNorm2d
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from torchvision.models.detection.rpn import RPNHead
 
 from ...errors import UserError
 from .backbone import MapBackbone
+from .detectron2 import build_heads
 from .pyramid import SimpleFeaturePyramid
 
 Target = dict[str, Tensor]
@@ -34,7 +35,7 @@ uint8 where masks are trained."""
 
 ANCHOR = 8  # side of an anchor, in strides of its level
 RATIOS = (0.5, 1.0, 2.0)
-BOX_GRID = 7
+BOX_GRID, MASK_GRID = 7, 14
 FC = 4  # width of the box head's linear layer over that of the pyramid
 
 
@@ -48,6 +49,7 @@ class DetectorSizes:
         samples: proposals of an image in the heads' losses; up to four times as many are considered.
         min_score: detections with lower scores are left out, in [0, 1).
         max_detections: of an image.
+        heads: torchvision, or detectron2 (detectron2.py).
     """
 
     width: int = 256
@@ -55,6 +57,7 @@ class DetectorSizes:
     samples: int = 512
     min_score: float = 0.05
     max_detections: int = 100
+    heads: Literal["torchvision", "detectron2"] = "torchvision"
 
     def __post_init__(self) -> None:
         if self.width < 8:
@@ -63,6 +66,8 @@ class DetectorSizes:
             raise UserError(f"method.samples must be at least 1, got {self.samples}")
         if not 0 <= self.min_score < 1:
             raise UserError(f"min_score must lie in [0, 1), got {self.min_score}")
+        if self.heads not in ("torchvision", "detectron2"):
+            raise UserError(f"method.heads must be torchvision or detectron2, got {self.heads!r}")
         if self.max_detections < 1:
             raise UserError(f"max_detections must be at least 1, got {self.max_detections}")
 
@@ -87,11 +92,25 @@ class Detector(nn.Module):
         sides = tuple((ANCHOR * stride * 2**level // 4,) for level in range(5))
         anchors = AnchorGenerator(sides, (RATIOS,) * len(sides))
         fc = FC * width
+        rpn_head = RPNHead(width, len(RATIOS), conv_depth=2)
+        box_head = FastRCNNConvFCHead((width, BOX_GRID, BOX_GRID), [width] * 4, [fc], LayerNorm2d)
+        box_predictor = FastRCNNPredictor(fc, classes + 1)
+        if sizes.heads == "detectron2":
+            mask = (
+                MASK_GRID,
+                MaskRCNNHeads(width, [width] * 4, 1, LayerNorm2d),
+                MaskRCNNPredictor(width, width, classes),
+            )
+            self.rpn, self.roi_heads = build_heads(
+                anchors, rpn_head, (BOX_GRID, box_head, box_predictor),
+                mask if sizes.masks else None, sizes.samples, sizes.min_score, sizes.max_detections,
+            )  # fmt: skip
+            return
         parts: dict[str, Any] = {
             "rpn_anchor_generator": anchors,
-            "rpn_head": RPNHead(width, len(RATIOS), conv_depth=2),
-            "box_head": FastRCNNConvFCHead((width, BOX_GRID, BOX_GRID), [width] * 4, [fc], LayerNorm2d),
-            "box_predictor": FastRCNNPredictor(fc, classes + 1),
+            "rpn_head": rpn_head,
+            "box_head": box_head,
+            "box_predictor": box_predictor,
             "box_batch_size_per_image": sizes.samples,
             "rpn_post_nms_top_n_train": min(4 * sizes.samples, 2000),
             "rpn_post_nms_top_n_test": min(2 * sizes.samples, 1000),

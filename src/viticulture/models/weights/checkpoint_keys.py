@@ -8,6 +8,8 @@
     {"state_dict": {"method.student.*", "method.auxiliary.*"}}              a checkpoint of ours
     {"state_dict": {"model._orig_mod.*"}}                                   Lightning around a compiled network
     {"student": {...}, "teacher": {"backbone.*", "head.*"}}                 DINO: the teacher, as its authors do
+    {"model": {"encoder.*", "decoder.0.*"}}                                 SimMIM, whose keys have no bias
+    {"state_dict": {"module.student.*", "module.teacher.*"}}                SEED
     {"state_dict_ema": {...}, "state_dict": {...}}                          timm: the running mean, as timm loads
     {"model": {...}, "model_ema": {...}}                                    DeiT and DHVT: `model`, as they fine-tune
     {"state_dict": {"backbone.*", "head.fc.*"}}                             mmcls, RedNet
@@ -21,6 +23,7 @@ import re
 import sys
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ...errors import UserError
@@ -29,7 +32,7 @@ from .load_matching import State
 WRAPPERS = ("state_dict_ema", "state_dict", "model", "model_ema", "teacher", "student")
 """Keys of weights in a file; of several the first is loaded, as its authors do."""
 AROUND = ("module.", "_orig_mod.", "method.")  # prefixes of every name, from wrappers of a whole network
-SELECTED = ("base_encoder.", "encoder_q.", "model.", "student.", "models.vit.", "vit.", "backbone.")
+SELECTED = ("base_encoder.", "encoder_q.", "encoder.", "model.", "student.", "models.vit.", "vit.", "backbone.")
 """Prefixes of one network among several."""
 OTHERS = re.compile(  # tensors outside an encoder: of MAE, of MoCo with its projector, of MAE-Lite, of ours
     r"decoder_|mask_token|head\.(\d|mlp|last_layer)|fc\.\d|queue|models\.|(encoder_k|momentum_encoder|predictor|tch_model|attn_adapter|hidden_adapter|auxiliary|guides)\."
@@ -64,7 +67,7 @@ def strip_prefixes(stored: Any, key: str = "") -> State:
     prefix = next((prefix for prefix in SELECTED if any(name.startswith(prefix) for name in tensors)), "")
     selected = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
     others = {name: value for name, value in tensors.items() if not name.startswith(prefix)}
-    stripped = {**others, **_without_wrappers(selected)}
+    stripped = _with_joint_biases({**others, **_without_wrappers(selected)})
     return _of_bootstrapping(stripped) if "pos_embed.pos_embed" in stripped else stripped
 
 
@@ -85,6 +88,14 @@ def _without_wrappers(tensors: State) -> State:
     while tensors and (around := next((word for word in AROUND if all(name.startswith(word) for name in tensors)), "")):
         tensors = {name.removeprefix(around): value for name, value in tensors.items()}
     return tensors
+
+
+def _with_joint_biases(weights: State) -> State:
+    """Join the biases of queries and values, which SimMIM's ViTs store alone, with zeros for the keys'."""
+    for name in [name for name in weights if name.endswith(".attn.q_bias")]:
+        q, v = weights.pop(name), weights.pop(name.replace("q_bias", "v_bias"))
+        weights[name.replace("q_bias", "qkv.bias")] = torch.cat([q, torch.zeros_like(q), v])
+    return weights
 
 
 def _of_bootstrapping(weights: State) -> State:

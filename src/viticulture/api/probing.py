@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command that evaluates frozen networks, or makes them runs with a new classifier."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UserError
+from .analyses import report
+from .arguments import as_source, checked, run_folder_of
+from .run import Run
+from .training import command, train
+
+if TYPE_CHECKING:
+    from ..table import Table
+
+RECIPE = "probe/photos"
+
+
+@checked
+def probe(
+    run: Any | list[str],
+    data: Any = "",
+    features: str = "",
+    weights: str = "",
+    out: str = "",
+    overrides: dict[str, Any] | None = None,
+) -> "Table | Run":
+    """Evaluate a frozen network by classifiers on its features; rank several; or leave a run with a new classifier.
+
+    One network is evaluated by linear classifiers and nearest neighbors. Several are ranked: each gets a linear
+    classifier, validation images that the data has, or else cross-validation, order them, and test images give
+    intervals, also of the difference from the first over the same images.
+
+    Args:
+        run: a network, or several: runs (pre-training runs too), folders of weights, timm models, hf-hub:OWNER/NAME, or
+            ARCHITECTURE=FILE, such as mae_base=mae_pretrain_vit_base.pth; then the images.
+        data: labeled images with splits to fit, select and test on; by default those of the run. In Python also an
+            object, as for `explain`.
+        features: class (token) or mean (over tokens), of one network without a new run; by default all it has.
+        weights: of a run: best, last or ema; by default those its results are for.
+        out: a folder for a run with the network and its new classifier, by recipe probe/photos and recipe keys, such as
+            --image-size; of several networks for a run each. Or a .json file to write; by default probe.json in the
+            run's folder, and its report.html.
+        overrides: recipe keys of the new run, such as {"images.image_size": 128}.
+
+    Returns: the new run, or test accuracies. A .json file holds every setting tried.
+    """
+    from ..evaluation.probe.evaluate import probe as probe_features
+    from ..evaluation.probe.evaluate import save
+    from ..report.measurements import probe_table
+
+    networks = [run_folder_of(each) for each in (run if isinstance(run, list | tuple) else [run])]
+    if len(networks) > 1 and isinstance(data, str) and not data:
+        *networks, data = networks
+    leaves_run = bool(out) and not out.lower().endswith(".json")
+    if len(networks) > 1 or leaves_run:
+        for option, value in (("--features", features), ("--weights", weights)):
+            if value:
+                raise UserError(f"{option} is for one network without a new run, got {value}; leave it out")
+        if out and not leaves_run:
+            raise UserError(f"several networks leave a run each in a folder, and {out} is a file; name a folder")
+        if isinstance(data, str) and not data:
+            raise UserError("labeled images are needed: viticulture probe NETWORK DATA --out FOLDER")
+        if len(networks) == 1:
+            return train(data, RECIPE, out=out, overrides={**(overrides or {}), "student.init": networks[0]})
+        return _ranked(networks, data, out, overrides or {})
+    if overrides:
+        raise UserError(f"{next(iter(overrides))} is a key of a recipe, and no run is trained; add --out FOLDER")
+    result = probe_features(networks[0], as_source(data), features, weights)
+    if save(result, out) and not out:
+        report(networks[0])
+    return probe_table(result)
+
+
+def _ranked(networks: Sequence[str], data: Any, out: str, overrides: dict[str, Any]) -> "Table":
+    """Train a classifier on each network, and compare the runs; they stay in the folder `out`, if any."""
+    from ..report.measurements import network_table
+    from ..tasks.task import task_of
+    from ..training.run import fit
+    from ..training.session import begin
+    from ..waiting import waiting
+
+    runs = {}
+    with TemporaryDirectory(prefix="viticulture-probe-") if not out else nullcontext(out) as folder:
+        for number, network in enumerate(networks, 1):
+            stem = "".join(letter if letter.isalnum() else "-" for letter in Path(network.partition("=")[0]).name)
+            place, keys = str(Path(folder, f"{number}-{stem}")), {**overrides, "student.init": network}
+            if out:
+                runs[network] = train(data, RECIPE, out=place, overrides=keys).folder
+                continue
+            with waiting(f"probing {network}"):
+                session = begin(data, RECIPE, 0, place, False, keys, command())
+                fit(session)
+                task_of(session.run).evaluate(session.dataset)
+                session.run.unlock()
+            runs[network] = session.run
+        return network_table(runs)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Train a linear classifier on a frozen network's features of augmented images, as MAE's linear probe.
+
+    logits = W (f(x) - mean) / sqrt(var + eps) + b        f frozen; mean and var of the batch, as a batch norm has them
+
+Only W and b are trained. After every step the student's own classifier becomes the same function with the running
+statistics, so that the saved student is a plain one. Recipe: recipes/mae/linear-probe. `viticulture probe` solves the
+same problem exactly, without augmentation, in minutes; so does method `linear_probe`.
+
+Paper: He et al., "Masked Autoencoders Are Scalable Vision Learners", CVPR 2022, arXiv:2111.06377, Appendix A.1.
+"""
+
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import UserError
+from ..guides.guide import Batch, Capability
+from .method import Method, Setup
+
+EPSILON = 1e-6
+
+
+class SGDProbe(Method):
+    """Cross-entropy of a linear classifier behind a batch norm without scale, on frozen features."""
+
+    provides: ClassVar[frozenset[Capability]] = frozenset()
+    depends_on_length = False
+
+    def __init__(self, setup: Setup) -> None:
+        if setup.guides:
+            raise UserError(f"method sgd_probe trains a classifier alone; take guides.{next(iter(setup.guides))} out")
+        super().__init__(setup)
+        head = getattr(setup.student, "get_classifier", nn.Identity)()
+        if not isinstance(head, nn.Linear):
+            raise UserError(
+                "method sgd_probe needs a student with one linear classifier, such as mae_tiny, "
+                f"got a {type(setup.student).__name__}"
+            )
+        setup.student.requires_grad_(False)
+        self.auxiliary["norm"] = nn.BatchNorm1d(head.in_features, EPSILON, affine=False)
+        self.auxiliary["classifier"] = nn.Linear(head.in_features, head.out_features)
+        nn.init.trunc_normal_(self._classifier().weight, std=0.01)
+        nn.init.zeros_(self._classifier().bias)
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        student: Any = self.student.eval()
+        with torch.no_grad():
+            features = student.forward_head(student.forward_features(batch["image"]), pre_logits=True)
+        logits = self._classifier()(self.auxiliary["norm"](features.float()))
+        self.logs["accuracy"] = (logits.detach().argmax(-1) == batch["label"]).float().mean()
+        return {"label": F.cross_entropy(logits, batch["label"])}
+
+    def metrics(self, batch: Batch) -> dict[str, Tensor]:
+        logits, label = self.student(batch["image"]), batch["label"]
+        return {"accuracy": (logits.argmax(-1) == label).float().mean(), "loss": F.cross_entropy(logits, label)}
+
+    @torch.no_grad()
+    def after_step(self) -> None:
+        """Write the classifier, with the running mean and variance inside, into the student's."""
+        student: Any = self.student
+        norm: Any = self.auxiliary["norm"]
+        trained, head = self._classifier(), student.get_classifier()
+        weight = trained.weight / (norm.running_var + EPSILON).sqrt()
+        head.weight.copy_(weight)
+        head.bias.copy_(trained.bias - weight @ norm.running_mean)
+
+    def _classifier(self) -> nn.Linear:
+        classifier = self.auxiliary["classifier"]
+        assert isinstance(classifier, nn.Linear)
+        return classifier

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The probe trains a classifier on frozen features, and the student is that classifier; LARS is the paper's."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from plain_loop import plain_loop
+from trained import weights
+from viticulture.errors import UserError
+from viticulture.methods.method import Setup
+from viticulture.methods.sgd_probe import SGDProbe
+from viticulture.models.data_spec import DataSpec
+from viticulture.models.students import create_student
+from viticulture.optim import Optim
+from viticulture.training.run import fit
+from viticulture.training.session import Session, begin
+
+DATA_SPEC = DataSpec(("a", "b", "c"), (16, 16), (0.5,) * 3, (0.2,) * 3)
+TINY = {"embed_dim": 16, "depth": 2, "num_heads": 2}
+RUN: dict[str, Any] = {
+    "student.name": "mae_tiny",
+    "student.options": TINY,
+    "method.name": "sgd_probe",
+    "data.per_class": 10,
+    "train.epochs": 2,
+    "train.batch_size": 20,
+    "optim.name": "lars",
+    "optim.lr": 5.0,
+}
+
+
+def start(out: Path) -> Session:
+    return begin("digits", "default/digits", 0, str(out), False, RUN, "test")
+
+
+def test_the_student_is_the_probe_folded(tmp_path: Path) -> None:
+    """After a training the student's logits are W norm(f) + b with the running statistics, its trunk is untouched, and
+    a plain loop gives the same. Catches: a trunk that moves, statistics of the last batch, a bias without the mean."""
+    session = start(tmp_path / "run")
+    before = {name: value.clone() for name, value in session.method.student.state_dict().items()}
+    fit(session)
+    method = session.method.eval()
+    images = torch.randn(5, 3, 8, 8)
+    student: Any = method.student
+    with torch.no_grad():
+        features = student.forward_head(student.forward_features(images), pre_logits=True)
+        folded = method.auxiliary["classifier"](method.auxiliary["norm"](features))
+        torch.testing.assert_close(student(images), folded, rtol=1e-4, atol=1e-4)
+    saved = weights(session.run.path)
+    changed = {name for name in saved if not torch.equal(saved[name], before[name])}
+    assert changed == {"head.weight", "head.bias"}
+    looped = plain_loop(start(tmp_path / "looped"))
+    for name, value in looped.auxiliary.state_dict().items():
+        torch.testing.assert_close(method.auxiliary.state_dict()[name], value)
+
+
+def test_features_are_normalized_by_the_batch() -> None:
+    """The loss by hand, std with 1 / N. Catches: running statistics in training, a gradient to the trunk."""
+    torch.manual_seed(0)
+    probe = SGDProbe(Setup(create_student("mae_tiny", DATA_SPEC, 4, TINY), DATA_SPEC)).train()
+    images, label = torch.randn(12, 3, 16, 16), torch.arange(12) % 3
+    loss = probe.losses({"image": images, "label": label})["label"]
+    student: Any = probe.student
+    features = student.forward_head(student.forward_features(images), pre_logits=True)
+    z = (features - features.mean(0)) / (features.var(0, correction=0) + 1e-6).sqrt()
+    torch.testing.assert_close(loss, nn.functional.cross_entropy(probe.auxiliary["classifier"](z), label))
+    loss.backward()
+    assert all(p.grad is None for p in probe.student.parameters())
+
+
+def test_what_cannot_be_probed_is_refused() -> None:
+    with pytest.raises(UserError, match="one linear classifier"):
+        SGDProbe(Setup(create_student("cit_tiny", DATA_SPEC, 4, {**TINY, "tokens": 1}), DATA_SPEC))
+
+
+def test_lars_is_maes_rule() -> None:
+    """Two steps by hand: matrices at 0.001 |w| / |g| of the rate, biases at the rate; momentum before the rate.
+    Catches: biases that are scaled, a ratio upside down, momentum of unscaled gradients."""
+    torch.manual_seed(0)
+    layer = nn.Linear(4, 3)
+    optim = Optim(name="lars", lr=2.0, momentum=0.9, weight_decay=0.0)
+    optimizer = optim.build(optim.groups(layer))
+    ours = [p.detach().clone() for p in layer.parameters()]
+    buffers = [torch.zeros_like(p) for p in ours]
+    for _ in range(2):
+        for p, mine, buffer in zip(layer.parameters(), ours, buffers, strict=True):
+            p.grad = torch.randn_like(p)
+            ratio = 0.001 * mine.norm() / p.grad.norm() if p.ndim > 1 else 1.0
+            buffer.mul_(0.9).add_(p.grad * ratio)
+            mine.sub_(2.0 * buffer)
+        optimizer.step()
+        for p, mine in zip(layer.parameters(), ours, strict=True):
+            torch.testing.assert_close(p.detach(), mine)
