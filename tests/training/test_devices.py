@@ -207,9 +207,9 @@ def test_a_compiled_step_is_the_eager_one(guide: str, student: str, backend: str
     for module in method.student.modules():
         if isinstance(module, DropPath):
             module.drop_prob = 0.0
-    batch = training_loader(session).batch(0, 0)
     found = []
     for compiled in (False, True):
+        batch = training_loader(session).batch(0, 0)  # anew, as teachers remember the outputs of the last images
         if compiled:
             torch._dynamo.reset()
             method.compile_networks(backend=backend, fullgraph=True)
