@@ -30,6 +30,8 @@ READ = {
 """Functions whose numbers, or whose results' shapes, the program must know to go on."""
 PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm", "einsum", "linear"}
 FILTERS = {"linear", "bilinear", "bicubic", "trilinear", "area"}
+computing: list[str] = []
+"""The simulated GPU's function that runs, if one does."""
 waits: list[str] = []
 """Functions that made the program wait for the GPU, in their order; whoever counts them empties it first."""
 
@@ -118,7 +120,11 @@ def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     named.pop("pin_memory", None)  # which only a driver does
     words = tuple(CPU if isinstance(word, str) and word.startswith("cuda") else word for word in here(args))
     with torch._C.DisableTorchFunction():
-        found = func(*plain(words), **plain(named))
+        computing[:] = [name] if on_gpu or there else []
+        try:
+            found = func(*plain(words), **plain(named))
+        finally:
+            computing.clear()
         leaves = wanted == CPU and bool(there) and any(found is tensor.held for tensor in there)
         found = found.clone() if leaves else found  # a copy that goes to the CPU is a copy
     if not on_gpu or name == "__set__":

@@ -175,32 +175,50 @@ COMPILER = pytest.mark.skipif(
 )
 
 
+COMPILED = {
+    ("none", "cit"): "aot_eager",
+    ("none", "dhvt"): "inductor",
+    ("none", "vit"): "inductor",
+    ("bootstrap", "vit"): "inductor",
+    ("shared bootstrap", "vit"): "aot_eager",
+    ("attention_link", "vit"): "inductor",
+    ("attention_distillation", "vit"): "aot_eager",
+    ("with hidden states", "vit"): "inductor",
+    ("one head", "vit"): "aot_eager",
+    ("logits", "vit"): "inductor",
+}
+"""Guide and student -> compiler; the fastest runs first, without code."""
+
+
 @pytest.mark.parametrize(
-    ("student", "backend"),
+    ("guide", "student", "backend"),
     [
-        pytest.param("cit", "aot_eager", marks=pytest.mark.slow),
-        pytest.param("dhvt", "eager", marks=pytest.mark.slow),
-        pytest.param("dhvt", "aot_eager", marks=pytest.mark.slow),
-        pytest.param("vit", "inductor", marks=[pytest.mark.slow, COMPILER]),
-        pytest.param("dhvt", "inductor", marks=[pytest.mark.slow, COMPILER]),
+        *((guide, student, "eager") for guide, student in COMPILED if guide in ("bootstrap", "attention_link")),
+        *(
+            pytest.param(*case, backend, marks=[pytest.mark.slow, *([COMPILER] if backend == "inductor" else [])])
+            for case, backend in COMPILED.items()
+        ),
     ],
 )
-def test_a_compiled_step_is_the_eager_one(student: str, backend: str, data: Data, teachers: Path) -> None:
-    """Without drop path, whose random numbers a compiled graph draws otherwise; float32 sums in another order."""
-    method = (session := pair("supervised", "none", student, data, teachers)).method
+def test_a_compiled_step_is_the_eager_one(guide: str, student: str, backend: str, data: Data, teachers: Path) -> None:
+    """No graph breaks in the student, guides' networks and teachers. Without drop path, whose random numbers a compiled
+    graph draws otherwise; float32 sums in another order."""
+    method = (session := pair("supervised", guide, student, data, teachers)).method
     for module in method.student.modules():
         if isinstance(module, DropPath):
             module.drop_prob = 0.0
-    batch = training_loader(session).batch(0, 0)
     found = []
     for compiled in (False, True):
+        batch = training_loader(session).batch(0, 0)  # anew, as teachers remember the outputs of the last images
         if compiled:
             torch._dynamo.reset()
-            method.taps.compile(backend=backend, fullgraph=True)
+            method.compile_networks(backend=backend, fullgraph=True)
         method.zero_grad()
         loss = torch.stack(list(method.losses(batch).values())).sum()
         loss.backward()
-        weights = dict(method.student.named_parameters())
+        for one in method.guides.values():
+            one.after_backward()
+        weights = dict(method.named_parameters())
         gradients = {  # heads that no loss reads have none, or zeros where a graph gives all
             name: torch.zeros_like(weight) if weight.grad is None else weight.grad for name, weight in weights.items()
         }

@@ -26,7 +26,7 @@ from viticulture.data.transforms.mix import Mix
 from viticulture.data.transforms.transform import send
 from viticulture.data.transforms.view import Augment
 from viticulture.training.assemble import assemble
-from viticulture.training.metrics import EpochMeans
+from viticulture.training.metrics import StepMetrics
 from viticulture.training.replay import Budget, Memory
 from viticulture.training.run import fit, precision
 from viticulture.training.run_folder import RunFolder
@@ -140,7 +140,7 @@ def test_detection_and_segmentation_train_on_a_gpu(kind: str, tmp_path: Path) ->
 
 
 def test_means_of_a_checkpoint_are_reduced_on_the_gpu() -> None:
-    means, reduced = EpochMeans(), []
+    means, reduced = StepMetrics(50), []
     means.load_state_dict({"processes": [{"sums": {"loss": torch.tensor(6.0)}, "batches": {"loss": 2}}]})
     with simulated_gpu() as gpu:
         strategy = SimpleNamespace(reduce=lambda value, reduce_op: reduced.append(value) or value)

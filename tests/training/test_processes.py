@@ -29,7 +29,7 @@ from trained import weights
 from viticulture.cli import main
 from viticulture.config.sections import Engine
 from viticulture.errors import UserError
-from viticulture.training.metrics import EpochMeans
+from viticulture.training.metrics import StepMetrics
 from viticulture.training.processes import check_devices, environment, the_first_works
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.state import RandomState
@@ -213,8 +213,8 @@ def test_a_lost_process_is_reported_with_a_fix(tmp_path: Path) -> None:
 def gather(rank: int, folder: str) -> None:
     """In a child: one of two processes whose epoch is interrupted."""
     with one_of_pair(rank, folder):
-        stopped, resumed = EpochMeans(), EpochMeans()
-        stopped.sums, stopped.batches = {"loss": torch.tensor(3.0 + rank)}, Counter(loss=2)
+        stopped, resumed = StepMetrics(1), StepMetrics(1)
+        stopped.sums, stopped.batches = {"loss": 3.0 + rank}, Counter(loss=2)
         resumed.load_state_dict(stopped.state_dict())
         torch.save(resumed.means["loss"], f"{folder}/{rank}.pt")
 

@@ -49,13 +49,13 @@ from viticulture.training import length
 from viticulture.training.assemble import assemble
 from viticulture.training.data import default_recipe, load_dataset, resolve_default
 from viticulture.training.length import change_length, set_length
-from viticulture.training.metrics import MetricsFile, cut, read_curves, read_history
+from viticulture.training.metrics import MetricsFile, StepMetrics, cut, read_curves, read_history
 from viticulture.training.module import TrainingModule
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder, claimed
 from viticulture.training.session import Session, begin, other_machine, reopen, run_path
 from viticulture.training.state import Ema, KeepLast, WholeCheckpointIO, load_checkpoint
-from viticulture.training.watching import BestCheckpoint, StopOnNonFinite
+from viticulture.training.watching import BestCheckpoint
 
 FAST: dict[str, Any] = {"data.per_class": 4, "train.epochs": 2, "schedule.warmup_epochs": 0}
 
@@ -240,8 +240,10 @@ def with_terms(terms: dict[str, float]) -> TrainingModule:
 
 
 def test_saving_checks_the_loss() -> None:
-    watch = StopOnNonFinite(every_steps=50)
-    trainer = SimpleNamespace(global_step=2, num_training_batches=100)
+    watch = StepMetrics(every_steps=50)
+    trainer: Any = SimpleNamespace(
+        global_step=2, num_training_batches=100, accumulate_grad_batches=1, log_every_n_steps=50
+    )
     for step, value in ((2, 1.0), (3, float("inf")), (4, 1.0)):
         trainer.global_step = step
         module = with_terms({"label": value})
@@ -283,14 +285,17 @@ def test_a_training_by_single_images_starts_unchanged(tmp_path: Path) -> None:
 
 
 def test_terms_of_a_loss_may_start_and_end() -> None:
-    watch = StopOnNonFinite(every_steps=50)
-    trainer = SimpleNamespace(global_step=0, num_training_batches=100)
+    watch = StepMetrics(every_steps=50)
+    trainer: Any = SimpleNamespace(
+        global_step=0, num_training_batches=100, accumulate_grad_batches=1, log_every_n_steps=50
+    )
     for step, terms in enumerate(({"label": 1.0}, {"guide": 2.0, "label": 1.0}, {"guide": float("nan"), "label": 1.0})):
         trainer.global_step = step + 1
         module = with_terms(terms)
         watch.on_train_batch_end(trainer, module, None, None, step + 1)
+    watch.on_train_batch_end(trainer, with_terms({"label": 1.0}), None, None, 4)
     with pytest.raises(UserError, match=r"step 3 \(guide nan, label 1\)"):
-        watch.on_train_batch_end(trainer, with_terms({"label": 1.0}), None, None, 4)
+        watch.read()
 
 
 def test_an_empty_history_has_its_header(tmp_path: Path) -> None:

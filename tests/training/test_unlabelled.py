@@ -97,7 +97,7 @@ def test_noise_is_one_table_for_all_processes(tmp_path: Path) -> None:
     first = without.augments[0].columns
     assert torch.equal(one["noise"], draw.u[0][:, first:].float())
     same = replace(draw, u=[draw.u[0][:, :first]])
-    assert torch.equal(one["image"], without._finish(same, without._staged(same, [], slice(None)))["image"])
+    assert torch.equal(one["image"], next(without._finished([same], without._staged(same, [], slice(None))))["image"])
 
 
 def test_mixing_labels_needs_labels(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ student's first, which their code does not do: `weights` offers both.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -122,6 +122,7 @@ class Bootstrap(Guide):
             raise UserError(f"weights must be own, shared or aligned, got {weights!r}")
         make = agent_for if weights == "own" else shared_agent_for
         self.agent = make(student, data_spec, agent)
+        self.run_agent = self.agent.forward_with_features
         self.weights, self.features, self.mutual, self.weight = weights, features, mutual, weight
         where = layout(student)
         self.prefix, self.grid = where.prefix, where.grid(data_spec.image_size)
@@ -131,12 +132,15 @@ class Bootstrap(Guide):
                 raise UserError(f"features.blocks must lie in 0 to {len(where.blocks) - 1}, got {block}")
         self.feature_scale = 1.0  # factor of the feature weight at this epoch
 
+    def compile_networks(self, **options: Any) -> None:
+        self.run_agent = torch.compile(self.agent.forward_with_features, **options)
+
     def start_epoch(self, epoch: int, epochs: int) -> None:
         self.feature_scale = max(0.0, 1 - epoch / epochs) if self.features.decay == "linear" else 1.0
 
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:
         """Return `agent_label`, `from_agent`, `to_agent` (nats) and `features` (squared distance, 0 to 4 a block)."""
-        logits, maps = self.agent.forward_with_features(batch["image"])
+        logits, maps = self.run_agent(batch["image"])
         terms = {"agent_label": cross_entropy(logits, batch["label"])}
         if self.mutual.weight:
             head = readings.outputs[-1]

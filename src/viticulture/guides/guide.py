@@ -3,7 +3,7 @@
 
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -57,6 +57,10 @@ class Guide(nn.Module, ABC):
 
     def start_epoch(self, epoch: int, epochs: int) -> None:
         """Runs before every epoch, counted from 0, for weights that follow a schedule."""
+
+    def compile_networks(self, **options: Any) -> None:
+        """Compile what the guide trains, in place; frozen teachers are compiled without it. Options are
+        `torch.compile`'s."""
 
     def after_backward(self) -> dict[str, Tensor]:
         """Runs once a step when all gradients are there, averaged over processes, not yet unscaled or clipped.

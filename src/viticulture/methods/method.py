@@ -13,6 +13,7 @@ from ..errors import UserError
 from ..guides.guide import Batch, Capability, Guide
 from ..models.data_spec import DataSpec
 from ..models.taps import Readings, Taps
+from ..models.teachers.frozen import Frozen
 from ..models.weights.load_matching import classifiers
 from ..optim import Optim, Schedule
 
@@ -197,6 +198,18 @@ class Method(nn.Module, ABC):
 
     def after_step(self) -> None:
         """Runs after the optimizer's step."""
+
+    def compile_networks(self, **options: Any) -> None:
+        """Compile in place all that a step runs: the student's pass, auxiliary networks, what guides train, and frozen
+        teachers. Options are `torch.compile`'s."""
+        self.taps.compile(**options)
+        for network in self.auxiliary.children():
+            network.compile(**options)
+        for _, guide in self.named_guides():
+            guide.compile_networks(**options)
+        for module in self.modules():
+            if isinstance(module, Frozen):
+                module.compile(**options)
 
     def start_epoch(self, epoch: int = 0) -> None:
         """Call the guides before an epoch, counted from 0."""

@@ -91,7 +91,7 @@ class Supervised(Method):
         if self.label_weight:
             heads = outputs if self.every_head else outputs[:1]
             losses = [cross_entropy(logits, label, self.smoothing, self.class_weights) for logits in heads]
-            terms["label"] = self.label_weight * torch.stack(losses).mean()
+            terms["label"] = self.label_weight * (torch.stack(losses).mean() if len(losses) > 1 else losses[0])
         return {**terms, **self.guide_losses(batch, readings)}
 
     def metrics(self, batch: Batch) -> dict[str, Tensor]:

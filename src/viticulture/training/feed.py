@@ -3,6 +3,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 
 import torch
 from lightning.pytorch import LightningDataModule, Trainer
@@ -21,6 +22,9 @@ from .session import Session
 
 ALONE = Shard()
 EVALUATION_BATCH, DENSE_BATCH = 256, 16  # of images with classes; with objects or masks
+EVALUATION_PIXELS, TRAINING_BATCHES = 2**23, 16
+"""On a GPU, small images are evaluated in larger batches, of so many pixels, and of so many training batches, whose
+activations training would hold for many layers at once."""
 
 
 class Feed(LightningDataModule):
@@ -38,6 +42,10 @@ class Feed(LightningDataModule):
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
         self.restored = state_dict
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        """Return the batch as it is: loaders make it on the device."""
+        return batch
 
     def train_dataloader(self) -> "MicroBatches":
         trainer = self.trainer
@@ -97,6 +105,11 @@ class ValidationLoader:
         self.crop = session.config.images.crop
         self.annotations = session.dataset.annotations.get(split or session.method.length.split)
         self.batch_size = DENSE_BATCH if self.annotations else EVALUATION_BATCH
+        if device.type == "cuda" and self.data_spec.classes and not self.annotations:
+            fitting = min(
+                EVALUATION_PIXELS // prod(self.data_spec.image_size), TRAINING_BATCHES * session.plan.batch_size
+            )
+            self.batch_size = max(EVALUATION_BATCH, fitting)
         self.weights: Tensor | None = None
         self.teacher_spec: DataSpec | None = None
         if (

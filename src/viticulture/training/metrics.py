@@ -6,7 +6,9 @@ epoch as the student processed them: augmented, each before its step.
 """
 
 import csv
+import math
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,11 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
+from torch.nn.utils import get_total_norm
 
 from ..disk import replacing, unwritable
 from ..errors import UserError
-from .module import TrainingModule
+from .module import module_of
 from .processes import of_every, rank
 
 COLUMNS = ("step", "epoch", "name", "value")
@@ -50,44 +53,98 @@ class MetricsFile(Logger):
             raise unwritable(self.path, error) from error
 
 
-class EpochMeans(Callback):
-    """Logs means over an epoch of what its batches logged; each process continues its sums when a run resumes."""
+ADVICE = "try a lower --lr, a longer --schedule.warmup_epochs, --train.clip_norm 1 or --engine.precision 32"
 
-    def __init__(self) -> None:
-        self.sums: dict[str, torch.Tensor] = {}
+
+class StepMetrics(Callback):
+    """Logs metrics of training steps and their means over an epoch, and stops at the first loss or weights that are not
+    finite, before the weights are saved or evaluated.
+
+    A step only keeps its scalars. All that were kept are read together, which waits for the device once. Each process
+    continues its sums when a run resumes.
+
+    Args:
+        every_steps: between two reads. The step that an error names is exact all the same.
+    """
+
+    def __init__(self, every_steps: int) -> None:
+        self.every_steps = every_steps
+        self.kept: list[tuple[int, tuple[str, ...], dict[str, torch.Tensor]]] = []
+        """Step, names of its loss terms, its scalars."""
+        self.sums: dict[str, float] = {}
         self.batches = Counter[str]()
         self.written: dict[str, float] = {}
 
     @property
     def means(self) -> dict[str, float]:
         """Means of the epoch so far; of the last one before the next begins. Waits for the device."""
+        self.read()
         return {name: float(total) / self.batches[name] for name, total in self.sums.items()} or self.written
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        assert isinstance(pl_module, TrainingModule)
-        for name, value in pl_module.method.logs.items():
-            self.sums[name] = self.sums[name] + value.float() if name in self.sums else value.float()
-            self.batches[name] += 1
+        module, done = module_of(pl_module), batch_idx + 1
+        self.kept.append((trainer.global_step, module.terms, module.method.logs))
+        if batch_idx % self.every_steps == 0 or done == trainer.num_training_batches:
+            self.read()
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if done % trainer.accumulate_grad_batches == 0 and trainer.global_step % every == 0:
+            logs = {**module.method.logs, **module.guide_logs}
+            values = dict(zip((f"train/{name}" for name in logs), scalars(logs.values()), strict=True))
+            _log(trainer, {**values, "lr": module.rate})
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        for name, total in self.sums.items():
-            mean = (total / self.batches[name]).to(pl_module.device)  # a checkpoint's sums are on the CPU
-            self.written[name] = float(trainer.strategy.reduce(mean, reduce_op="mean"))
-        values = {f"train/{name}_epoch": self.written[name] for name in self.sums}
+        means = torch.tensor(list(self.means.values()), dtype=torch.float64).float().to(pl_module.device)
+        reduced = trainer.strategy.reduce(means, reduce_op="mean").tolist()
+        self.written = dict(zip(self.sums, reduced, strict=True))
         self.sums, self.batches = {}, Counter()
-        for logger in trainer.loggers:
-            logger.log_metrics({**values, "epoch": trainer.current_epoch}, trainer.global_step - 1)
+        _log(trainer, {f"train/{name}_epoch": value for name, value in self.written.items()})
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.read()
+        trained = [weight for weight in pl_module.parameters() if weight.requires_grad]
+        if trained and not get_total_norm(trained, math.inf).isfinite():
+            raise UserError(f"weights are no finite numbers after step {trainer.global_step}; {ADVICE}")
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self.on_validation_start(trainer, pl_module)  # between two reads, too, nothing broken is saved
+
+    def read(self) -> None:
+        """Read the scalars that are kept and add them to the means. Raises: UserError for a loss that is not finite."""
+        kept, self.kept = self.kept, []
+        values = iter(scalars([value for _, _, logs in kept for value in logs.values()]))
+        for step, terms, logs in kept:
+            found = {name: next(values) for name in logs}
+            if not all(map(math.isfinite, (found[name] for name in terms))):
+                listed = ", ".join(f"{name} {found[name]:.4g}" for name in terms)
+                raise UserError(f"the loss is no finite number at step {step} ({listed}); {ADVICE}")
+            for name, value in found.items():
+                self.sums[name] = self.sums.get(name, 0.0) + value
+                self.batches[name] += 1
 
     def state_dict(self) -> dict[str, Any]:
-        sums = {name: total.cpu() for name, total in self.sums.items()}
-        return {"processes": of_every({"sums": sums, "batches": dict(self.batches)})}
+        self.read()
+        return {"processes": of_every({"sums": self.sums, "batches": dict(self.batches)})}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         every = state_dict["processes"]
         ours = every[rank() % len(every)]
-        self.sums, self.batches = ours["sums"], Counter(ours["batches"])
+        self.sums, self.batches = {name: float(total) for name, total in ours["sums"].items()}, Counter(ours["batches"])
+
+
+def scalars(values: Iterable[torch.Tensor]) -> list[float]:
+    """Return scalars as numbers; those of a device are read at once, as one tensor."""
+    listed = list(values)
+    there = [value.float() for value in listed if not value.is_cpu]
+    read = iter(torch.stack(there).tolist() if there else ())
+    return [value.item() if value.is_cpu else next(read) for value in listed]
+
+
+def _log(trainer: Trainer, values: dict[str, float]) -> None:
+    """Send numbers to all loggers as those of the step that has just ended."""
+    for logger in trainer.loggers:
+        logger.log_metrics({**values, "epoch": trainer.current_epoch}, trainer.global_step - 1)
 
 
 def cut(path: Path, step: int) -> None:

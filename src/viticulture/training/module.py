@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A method under Lightning: sums and logs its terms, calls its hooks and its guides', builds its optimizer."""
+"""A method under Lightning: sums its terms, calls its hooks and its guides', builds its optimizer."""
 
 from typing import cast
 from weakref import ref
@@ -26,6 +26,8 @@ class TrainingModule(LightningModule):
 
     Attributes:
         terms: names of the loss terms of the last step, whose values are in `method.logs`.
+        guide_logs: scalars that guides returned after the last backward pass.
+        rate: learning rate of the last step.
         sums: metrics that are no scalars, such as counts by class, summed over the held-out split so far. Every process
             evaluates the whole split.
         sam: the optimizer, where it takes two gradients a step.
@@ -35,6 +37,8 @@ class TrainingModule(LightningModule):
         super().__init__()
         self.method, self.clip_each = method, clip_each
         self.terms: tuple[str, ...] = ()
+        self.guide_logs: dict[str, Tensor] = {}
+        self.rate = 0.0
         self.sums: dict[str, Tensor] = {}
         self.sam: SAM | None = None
         self.images: ref[Tensor] | None = None
@@ -56,10 +60,8 @@ class TrainingModule(LightningModule):
             return total
         self.terms = tuple(terms)
         method.logs = {"loss": total.detach(), **{name: term.detach() for name, term in terms.items()}, **method.logs}
-        self.log_dict({f"train/{name}": value for name, value in method.logs.items()}, batch_size=len(batch["image"]))
         group = self.trainer.optimizers[0].param_groups[0]
-        rate = method.optim.lr * group["lr"] / group["initial_lr"]  # rates of layers and kernels are in proportion
-        self.log("lr", torch.tensor(rate))  # Lightning sends a plain number to the device and waits for it
+        self.rate = method.optim.lr * group["lr"] / group["initial_lr"]  # rates of layers and kernels are in proportion
         return total
 
     def on_after_backward(self) -> None:
@@ -68,10 +70,12 @@ class TrainingModule(LightningModule):
         if not method.step.last:
             return
         method.after_backward()
+        if not method.step.perturbed:
+            self.guide_logs = {}
         for name, guide in method.named_guides():
             logs = guide.after_backward()
             if not method.step.perturbed:
-                self.log_dict({f"train/{name}_{log}": value for log, value in logs.items()})
+                self.guide_logs |= {f"{name}_{log}": value for log, value in logs.items()}
 
     def configure_gradient_clipping(
         self, optimizer: Optimizer, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None

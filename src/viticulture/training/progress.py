@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from ..waiting import STDERR, is_silent
-from .metrics import EpochMeans
+from .metrics import StepMetrics
 from .module import TrainingModule
 
 QUIET = 30.0
@@ -140,7 +140,7 @@ class ProgressBar(Callback):
         module = trainer.lightning_module
         assert isinstance(module, TrainingModule)
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        means = next((callback.means for callback in callbacks if isinstance(callback, EpochMeans)), {})
+        means = next((callback.means for callback in callbacks if isinstance(callback, StepMetrics)), {})
         terms = module.terms if len(module.terms) > 1 else ()  # a single one is the loss
         losses = [f"{name} {means[name]:.3f}" for name in ("loss", *terms) if name in means]
         train = [f"train/{name} {value:.1%}" for name, value in means.items() if name.endswith("accuracy")]

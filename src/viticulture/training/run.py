@@ -27,14 +27,14 @@ from .half_precision import CpuMixedPrecision
 from .linear_head import fit_head
 from .loggers import close, loggers, no_tensorboard_traceback
 from .machine import keep_freed_memory
-from .metrics import EpochMeans, cut
+from .metrics import StepMetrics, cut
 from .module import TrainingModule
 from .processes import environment, lost_another, named
 from .progress import EachEpoch, ProgressBar
 from .replay import Replay
 from .session import Session
 from .state import Ema, Ended, KeepLast, RandomState, WholeCheckpointIO
-from .watching import BestCheckpoint, Perfect, StopOnNonFinite, ValidateEvery
+from .watching import BestCheckpoint, Perfect, ValidateEvery
 
 LOG_EVERY_STEPS = 50
 COMPILED_STEPS = 10_000
@@ -91,8 +91,7 @@ def fit(
     validation = len(session.dataset.val) if train.validate == "val" and session.dataset.val is not None else 0
     callbacks: list[Callback | None] = [
         RandomState(),
-        EpochMeans(),
-        StopOnNonFinite(LOG_EVERY_STEPS if on_gpu else 1),
+        StepMetrics(LOG_EVERY_STEPS if on_gpu else 1),
         keep,
         progress or ProgressBar(session.plan.batch_size),
         EachEpoch(after_epoch) if after_epoch else None,
@@ -105,9 +104,7 @@ def fit(
         StopAfter(until) if until else None,  # after Ended, for which this is no end
     ]
     if engine.compile or (engine.compile is None and on_gpu and method.length.steps >= COMPILED_STEPS):
-        method.taps.compile()
-        for network in method.auxiliary.children():
-            network.compile()
+        method.compile_networks()
     _quiet()
     keep_freed_memory()
     trainer = _trainer(session, [callback for callback in callbacks if callback], checkpoints, on_gpu)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validation: when it runs, which weights are the best, and guards against losses and weights that are not finite."""
+"""Validation: when it runs, and which weights are the best."""
 
 from math import isnan
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..errors import UserError, counted
@@ -121,52 +120,3 @@ class ValidateEvery(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if trainer.should_stop:
             trainer.check_val_every_n_epoch = trainer.current_epoch + 1
-
-
-ADVICE = "try a lower --lr, a longer --schedule.warmup_epochs, --train.clip_norm 1 or --engine.precision 32"
-
-
-class StopOnNonFinite(Callback):
-    """Stops at the first loss or weights that are not finite, before the weights are saved or evaluated.
-
-    Args:
-        every_steps: between two checks, which wait for the device. The reported step is exact all the same.
-    """
-
-    def __init__(self, every_steps: int) -> None:
-        self.every_steps = every_steps
-        self.names: tuple[str, ...] = ()
-        self.bad: torch.Tensor | None = None  # first step without a finite loss, or -1
-        self.terms: torch.Tensor | None = None  # of that step
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        assert isinstance(pl_module, TrainingModule)
-        if pl_module.terms != self.names:  # a term has come or gone
-            self._check_losses()
-            self.names, self.bad, self.terms = pl_module.terms, None, None
-        terms = torch.stack([pl_module.method.logs[name].float() for name in self.names])
-        step = torch.where(terms.isfinite().all(), -1, trainer.global_step)
-        if self.bad is None or self.terms is None:
-            self.bad, self.terms = step, terms
-        else:
-            first = self.bad < 0
-            self.bad, self.terms = torch.where(first, step, self.bad), torch.where(first, terms, self.terms)
-        if batch_idx % self.every_steps == 0 or batch_idx + 1 == trainer.num_training_batches:
-            self._check_losses()
-
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._check_losses()
-        trained = [weight for weight in pl_module.parameters() if weight.requires_grad]
-        if trained and not bool(torch.stack([weight.isfinite().all() for weight in trained]).all()):
-            raise UserError(f"weights are no finite numbers after step {trainer.global_step}; {ADVICE}")
-
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        self.on_validation_start(trainer, pl_module)  # between two checks, too, nothing broken is saved
-
-    def _check_losses(self) -> None:
-        if self.bad is not None and self.terms is not None and int(self.bad) >= 0:
-            values = zip(self.names, self.terms.tolist(), strict=True)
-            listed = ", ".join(f"{name} {value:.4g}" for name, value in values)
-            raise UserError(f"the loss is no finite number at step {int(self.bad)} ({listed}); {ADVICE}")

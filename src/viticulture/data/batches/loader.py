@@ -30,9 +30,9 @@ from .sampling import NATURAL, Sampling, repeated, seeded
 from .targets import target_batch
 
 CPU = torch.device("cpu")
-GROUP = 2**21
+GROUP = 2**23
 """Pixels that a GPU transforms at once, of several steps where one has fewer: small images take longer to launch than
-to compute."""
+to compute. In float32 they take 100 MB."""
 Key = tuple[int, int]
 """Epoch and step."""
 
@@ -103,7 +103,7 @@ class Loader:
         self.targets: Annotations | None = None
         self.masks = False
         self._order: tuple[int, Tensor] | None = None
-        self._running: tuple[Key, Iterator[tuple[Draw, list[Tensor]]]] | None = None  # and the key of its next step
+        self._running: tuple[Key, Iterator[Batch]] | None = None  # and the key of its next step
         self.at_once = self._at_once()
         on_cpu, streamed = device.type == "cpu", isinstance(self.images, StreamedImages)
         self.workers = worker_count(shard.workers, streamed) if streamed or on_cpu else 0
@@ -133,7 +133,7 @@ class Loader:
                 self._running = None  # ends its workers
                 self._running = key, self._steps_from(*key)
             running = self._running[1]
-            batch = self._finish(*next(running))
+            batch = next(running)
             self.next += 1
             if last := self.next == len(self):
                 self.epoch, self.next = self.epoch + 1, 0
@@ -155,7 +155,7 @@ class Loader:
     def batch(self, epoch: int, step: int) -> Batch:
         """This process's part of one step."""
         draw = self.draw(epoch, step)
-        return self._finish(draw, self._staged(draw, [], slice(None)))
+        return next(self._finished([draw], self._staged(draw, [], slice(None))))
 
     def draw(self, epoch: int, step: int) -> Draw:
         """The random part of one step, on the CPU."""
@@ -185,8 +185,8 @@ class Loader:
             return 1
         return steps_at_once(self.images, self.augments, self.batch_size // self.shard.world)
 
-    def _steps_from(self, epoch: int, step: int) -> Iterator[tuple[Draw, list[Tensor]]]:
-        """Draw and views of every step from one on, without end.
+    def _steps_from(self, epoch: int, step: int) -> Iterator[Batch]:
+        """Yield the batches of every step from one on, without end.
 
         Steps go through the stages in groups (`at_once`), as the views of an image depend on its own numbers alone.
         """
@@ -198,9 +198,7 @@ class Loader:
         for keys in self._groups(epoch, step):
             draws = [self.draw(*key) for key in keys]
             views = next(prepared) if prepared else []
-            views = self._staged(_joined(draws), views, slice(self.worker_stages, None))
-            parts = zip(*(torch.split(view, len(draws[0].numbers)) for view in views), strict=True)
-            yield from ((draw, list(part)) for draw, part in zip(draws, parts, strict=True))
+            yield from self._finished(draws, self._staged(_joined(draws), views, slice(self.worker_stages, None)))
 
     def _groups(self, epoch: int, step: int) -> Iterator[list[Key]]:
         """Keys of all steps from one on, without end, in groups of at most `at_once` of one epoch."""
@@ -214,8 +212,8 @@ class Loader:
         return self._staged(_joined([self.draw(*key) for key in keys]), [], slice(self.worker_stages))
 
     def _staged(self, draw: Draw, views: list[Tensor], part: slice) -> list[Tensor]:
-        """Run the stages, or a part of them: cut uint8 views out of images, transform them on the device."""
-        stages: tuple[Callable[[Draw, list[Tensor]], list[Tensor]], ...] = (self._cut, self._change)
+        """Run stages: cut uint8 views out of images; transform, then normalize them on the device."""
+        stages: tuple[Callable[[Draw, list[Tensor]], list[Tensor]], ...] = (self._cut, self._change, self._normalized)
         for stage in stages[part]:
             views = stage(draw, views)
         return views
@@ -230,22 +228,30 @@ class Loader:
         pairs = zip(self.augments, views, draw.u, strict=True)
         return [augment.change(send(view, self.device), u) for augment, view, u in pairs]
 
-    def _finish(self, draw: Draw, views: list[Tensor]) -> Batch:
-        """Make a batch of transformed views, on the device."""
-        labels = send(self.images.records.labels[draw.numbers], self.device)
-        batch = {"index": send(draw.numbers, self.device)}
+    def _normalized(self, draw: Draw, views: list[Tensor]) -> list[Tensor]:
+        return [augment.finish(view, u) for augment, view, u in zip(self.augments, views, draw.u, strict=True)]
+
+    def _finished(self, draws: Sequence[Draw], views: list[Tensor]) -> Iterator[Batch]:
+        """Yield the batches of several steps, of their normalized views, on the device."""
+        numbers, size = _joined(draws).numbers, len(draws[0].numbers)
+        sent = send(numbers, self.device), send(self.images.records.labels[numbers], self.device)
         names = ["image", *(f"image{k}" for k in range(2, 1 + len(self.augments)))]
         if self.has_teacher_view:
             names[-1] = TEACHER_IMAGE
-        for k, (name, augment) in enumerate(zip(names, self.augments, strict=True)):
-            batch[name], label = augment.finish(views[k], draw.u[k], draw.batch_u[k], labels)
-            batch.setdefault("label", label)  # of mixed images those of the first view
-            if augment.noise and name != TEACHER_IMAGE:
-                batch["noise"] = send(draw.u[k][:, -augment.noise :].float(), self.device)
-        if self.targets is None:
-            return batch
+        parts = zip(*(torch.split(whole, size) for whole in (*sent, *views)), strict=True)
+        for draw, (index, labels, *images) in zip(draws, parts, strict=True):
+            batch = {"index": index}
+            for k, (name, augment) in enumerate(zip(names, self.augments, strict=True)):
+                batch[name], label = augment.mixed(images[k], draw.batch_u[k], labels)
+                batch.setdefault("label", label)  # of mixed images those of the first view
+                if augment.noise and name != TEACHER_IMAGE:
+                    batch["noise"] = send(draw.u[k][:, -augment.noise :].float(), self.device)
+            yield batch if self.targets is None else self._with_targets(batch, draw, self.targets)
+
+    def _with_targets(self, batch: Batch, draw: Draw, targets: Annotations) -> Batch:
+        """Put boxes or masks in the place of labels."""
         place = placement(self.augments[0], self.images.sizes(draw.numbers), self.images.side, draw.u[0])
-        truth = target_batch(place, draw.numbers, self.targets, self.masks)
+        truth = target_batch(place, draw.numbers, targets, self.masks)
         images = {name: batch[name] for name in ("image", TEACHER_IMAGE, "index") if name in batch}
         return {**images, **{k: send(v, self.device) for k, v in truth.items()}}
 

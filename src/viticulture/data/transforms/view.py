@@ -100,19 +100,22 @@ class Augment:
 
         Returns: [B, C, H, W] float32, and the labels, [B, C] float32 once mixed.
         """
-        return self.finish(self.change(self.cut(images, sizes, u), u), u, batch_u, labels)
+        return self.mixed(self.finish(self.change(self.cut(images, sizes, u), u), u), batch_u, labels)
 
     def cut(self, images: ImageBatch, sizes: Tensor, u: Tensor) -> Tensor:
-        """Crop: cached images -> [B, C, H, W] uint8. All three parts read their columns out of the same u."""
+        """Crop: cached images -> [B, C, H, W] uint8. All parts read their columns out of the same u."""
         return self.crop(images, sizes, u[:, : self.crop.columns], self.image_size)
 
     def change(self, images: Tensor, u: Tensor) -> Tensor:
         """Apply the transforms of uint8 images: [B, C, H, W], overwritten."""
         return in_turn(self.before, images, u[:, self.crop.columns :])
 
-    def finish(self, images: Tensor, u: Tensor, batch_u: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalize, erase, mix: [B, C, H, W] uint8 -> float32, and the labels."""
-        images = in_turn(self.after, self.normalize(images), u[:, self.first_after :])
+    def finish(self, images: Tensor, u: Tensor) -> Tensor:
+        """Normalize and erase: [B, C, H, W] uint8 -> float32."""
+        return in_turn(self.after, self.normalize(images), u[:, self.first_after :])
+
+    def mixed(self, images: Tensor, batch_u: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Mix the images of one batch, normalized, and their labels."""
         return (images, labels) if self.mix is None else self.mix(images, labels, batch_u, self.classes)
 
     def normalize(self, images: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -115,35 +116,32 @@ class Stages(nn.Module):
     def __init__(self, net: nn.Module, names: Sequence[str], grids: Sequence[PatchGrid]) -> None:
         super().__init__()
         self.net, self.names, self.grids = net, tuple(names), tuple(grids)
+        self._found: dict[str, list[Tensor]] = {name: [] for name in names}
+        for name in names:  # once, so that a compiler sees them
+            net.get_submodule(name).register_forward_hook(partial(self._keep, name))
+
+    def _keep(self, name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        if not isinstance(output, Tensor) or output.ndim != 4:
+            raise UserError(f"a stage must return maps [B, C, H, W], but {name} does not")
+        self._found[name] += [resized(output, grid) for grid in self.grids]
 
     def forward(self, images: Tensor) -> Maps:
-        by_grid: dict[tuple[str, PatchGrid], list[Tensor]] = {
-            (name, grid): [] for name in self.names for grid in self.grids
-        }
-
-        def resize(name: str, output: Any) -> None:
-            if not isinstance(output, Tensor) or output.ndim != 4:
-                raise UserError(f"a stage must return maps [B, C, H, W], but {name} does not")
-            for grid in self.grids:
-                by_grid[name, grid].append(resized(output, grid))
-
-        handles = [
-            self.net.get_submodule(name).register_forward_hook(
-                lambda _module, _inputs, output, name=name: resize(name, output)
-            )
-            for name in self.names
-        ]
         half: AbstractContextManager[Any] = nullcontext()
         if images.is_cuda and torch.cuda.is_bf16_supported(including_emulation=False):
             half = torch.autocast("cuda", torch.bfloat16)
-        try:
-            with half:
-                for chunk in images.chunk(CHUNKS):
-                    self._run(chunk)
-        finally:
-            for handle in handles:
-                handle.remove()
-        return {grid: [torch.cat(by_grid[name, grid]) for name in self.names] for grid in self.grids}
+        for maps in self._found.values():
+            maps.clear()
+        with half:
+            for chunk in images.chunk(CHUNKS):
+                self._run(chunk)
+        step = len(self.grids)
+        found = {
+            grid: [torch.cat(maps[place::step]) for maps in self._found.values()]
+            for place, grid in enumerate(self.grids)
+        }
+        for maps in self._found.values():
+            maps.clear()  # no map outlives its step
+        return found
 
     def _run(self, images: Tensor) -> None:
         """Run to the end of the last stage; without the classifier where timm can."""

@@ -18,8 +18,8 @@ from ..data_spec import DataSpec
 class Frozen(nn.Module):
     """A frozen network, hidden from parameters and state dict.
 
-    It is hidden from modules(), DDP, train() and compile() as well; it moves to devices and stays in inference mode, so
-    that neither weights nor batch statistics change. Its outputs have no gradient.
+    It is hidden from modules(), DDP and train() as well; it moves to devices and stays in inference mode, so that
+    neither weights nor batch statistics change. Its outputs have no gradient.
     """
 
     memory: Callable[[Tensor, Callable[[], Any]], Any] | None = None
@@ -39,6 +39,11 @@ class Frozen(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         self.net._apply(fn)  # type: ignore[no-untyped-call]
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return, unused-ignore]
+
+    def compile(self, *arguments: Any, **options: Any) -> None:
+        """Compile the hidden network in place, without what adapts images; arguments are `torch.compile`'s."""
+        net = self.net.net if isinstance(self.net, Adapted) else self.net
+        net.compile(*arguments, **options)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "last": None}  # a weak reference cannot be pickled
