@@ -21,6 +21,7 @@ from viticulture.data.batches.loader import CPU
 from viticulture.optim.optim import layers_of
 from viticulture.training.data import open_by_default, resolve_default
 from viticulture.training.run import fit
+from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import Session, begin
 
 KEYS: dict[str, Any] = {
@@ -140,3 +141,8 @@ def test_settings_of_a_start_need_one(keys: dict[str, Any], message: str) -> Non
 
 def test_fine_tuning_needs_a_network() -> None:
     refused("add --init NETWORK", load_config, "finetune/photos", {})
+
+
+@pytest.mark.parametrize("source", ["resnet18", "resnet18.a1_in1k", "resnet18=weights.safetensors"])
+def test_a_network_in_place_of_a_run_is_sent_to_probe(source: str) -> None:
+    refused(f"viticulture probe '?{source}'? DATA --out", RunFolder.open, source)

@@ -18,6 +18,7 @@ explain.json, features.npz, robustness.json, corruptions.npz, localization.json,
 """
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -154,6 +155,11 @@ class RunFolder:
                 raise UserError(
                     f"{path} is on the Hub, and this takes a run's folder; fetch it first, and name that: "
                     f"hf download {repository} --local-dir {repository.rpartition('/')[2]}"
+                )
+            if not run.path.exists() and _is_network(str(path)):
+                raise UserError(
+                    f"{path} is a network, and this takes a run; train its classifier on your images, and name that: "
+                    f"viticulture probe {shell_word(path)} DATA --out runs/probe"
                 )
             what = "is no run folder (it holds no run.json)" if run.path.exists() else "does not exist"
             raise UserError(
@@ -314,3 +320,10 @@ def claimed(root: str | Path, stem: str) -> Iterator[Path]:
             if new:
                 root.rmdir()
         raise
+
+
+def _is_network(source: str) -> bool:
+    """True for a model of timm, with or without a tag, and for ARCHITECTURE=FILE."""
+    import timm
+
+    return timm.is_model(re.split("[=.]", source, maxsplit=1)[0])
