@@ -109,7 +109,7 @@ class Launches(TorchDispatchMode):
             self.phase = before
 
 
-def launches(folder: str, steps: int = 32) -> Counter[str]:
+def launches(folder: str, steps: int = 64) -> Counter[str]:
     """Calls of a step of DHVT-T, by what makes them: means over `steps` steps."""
     import pytest
 

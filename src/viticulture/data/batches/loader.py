@@ -30,9 +30,9 @@ from .sampling import NATURAL, Sampling, repeated, seeded
 from .targets import target_batch
 
 CPU = torch.device("cpu")
-GROUP = 2**23
+GROUP = 2**24
 """Pixels that a GPU transforms at once, of several steps where one has fewer: small images take longer to launch than
-to compute. In float32 they take 100 MB."""
+to compute. In float32 they take 200 MB."""
 Key = tuple[int, int]
 """Epoch and step."""
 
