@@ -46,7 +46,7 @@ from viticulture.models.cpu import involution
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.teachers import feature_maps as teacher_maps
-from viticulture.models.teachers import frozen as teachers
+from viticulture.models.teachers import outputs as teachers
 from viticulture.models.teachers import patches as patch_teacher
 from viticulture.models.vit import attention
 from viticulture.models.vit.attention import DroppedAttention
@@ -257,7 +257,7 @@ def random_teachers(folder: Path) -> Iterator[None]:
         patch.object(teachers, "open_network", opened),
         patch.object(patch_teacher, "open_network", opened),
         patch.object(teacher_maps, "open_network", opened),
-        patch.object(teachers, "_check_classes", lambda *_: None),
+        patch.object(teachers, "check_classes", lambda *_: None),
     ):
         yield
 

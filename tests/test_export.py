@@ -218,7 +218,7 @@ def test_int8_needs_images_in_files(tmp_path: Path) -> None:
     run = untrained(tmp_path / "run")
     run.write("split.json", {"names": {"train": ["a.png"], "test": ["b.png"]}})
     run.update(data={**run.read("run.json")["data"], "given": "an object's fingerprint"})
-    with pytest.raises(UserError, match=r"object of a Python program.*; leave it out, or train on the images as files"):
+    with pytest.raises(UserError, match=r"a Python object.*; leave it out, or train on the images as files"):
         viticulture.export(run.path, tmp_path / "small.onnx", int8=True)
 
 

@@ -73,7 +73,7 @@ def test_a_runs_files_are_not_overwritten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("verb", "words"),
-    [("predict", ["absent.png"]), ("probe", ["absent"]), ("localise", ["absent", "--boxes", "absent"]), ("links", [])],
+    [("predict", ["absent.png"]), ("localise", ["absent", "--boxes", "absent"]), ("links", [])],
 )
 def test_commands_check_out_before_they_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, words: list[str]

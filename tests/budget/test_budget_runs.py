@@ -25,6 +25,7 @@ from photographs import pictures
 from refusals import refused
 from resumed import check_same_bits
 from trained import weights
+from untrained import untrained
 from viticulture.api.training import _planned
 from viticulture.budget import choices, lengths, recipes
 from viticulture.budget import follow as follow_module
@@ -812,7 +813,7 @@ def test_a_stage_trains_on_the_images_of_the_earlier_ones_alone(
 
 def test_a_users_start_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("start").mkdir()
+    untrained(Path("start"))
     plan = planned(Path("run"), overrides={"student.init": "start"}, search=False)
     assert plan.stages[-1].values["student"]["init"] == str(tmp_path / "start")
 

@@ -51,7 +51,7 @@ def test_the_table_covers_every_method_and_guide() -> None:
     assert find_method("multilabel").provides == frozenset(Capability) - {Capability.LABELS}
     assert find_method("regression").provides == frozenset({Capability.FEATURES, Capability.PATCHES})
     assert not find_method("linear_probe").provides
-    assert set(METHODS) == set(METHOD_NAMES) - dense - {"multilabel", "regression", "linear_probe"}
+    assert set(METHODS) == set(METHOD_NAMES) - dense - {"multilabel", "regression", "linear_probe", "sgd_probe"}
     assert {name for name, _ in GUIDES.values() if name} == set(GUIDE_NAMES)
     for name in METHODS:
         method = find_method(name)
@@ -161,10 +161,10 @@ def test_the_logged_rate_is_the_recipes(student: str, optim: Optim, monkeypatch:
     trainer = SimpleNamespace(accumulate_grad_batches=1, current_epoch=0, optimizers=[made["optimizer"]])
     monkeypatch.setattr(TrainingModule, "trainer", trainer)
     monkeypatch.setattr(module, "log_dict", lambda *_, **__: None)
-    monkeypatch.setattr(module, "log", lambda name, value: rates.append(value))
     batch = {"image": torch.randn(4, 3, *TASK.image_size), "label": torch.tensor([0, 1, 0, 1])}
     for number in range(6):
         module.training_step(batch, number)
+        rates.append(module.rate)
         made["optimizer"].step()
         made["lr_scheduler"]["scheduler"].step()
     assert rates == pytest.approx([0, 0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3])

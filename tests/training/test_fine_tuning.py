@@ -15,6 +15,7 @@ from resumed import check_same_bits, check_same_weights, whole_and_resumed
 from trained import trained, weights
 from untrained import untrained
 from viticulture.budget.choices import FINE_TUNED_EPOCHS, fine_tuned_candidates
+from viticulture.config.checks import check_parts
 from viticulture.config.load import load_config
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.data.batches.loader import CPU
@@ -136,11 +137,11 @@ def test_a_budget_chooses_among_sizes_up_to_the_networks_own(side: int, own: int
     ],
 )
 def test_settings_of_a_start_need_one(keys: dict[str, Any], message: str) -> None:
-    refused(message, load_config, "default/digits", keys)
+    refused(message, lambda: check_parts(load_config("default/digits", keys)))
 
 
 def test_fine_tuning_needs_a_network() -> None:
-    refused("add --init NETWORK", load_config, "finetune/photos", {})
+    refused("add --init NETWORK", check_parts, load_config("finetune/photos", {}))
 
 
 @pytest.mark.parametrize("source", ["resnet18", "resnet18.a1_in1k", "resnet18=weights.safetensors"])

@@ -93,7 +93,7 @@ def test_an_open_optimizer_follows_the_student(overrides: dict[str, Any], optim:
 
 
 def test_an_open_optimizer_needs_a_recipe() -> None:
-    refused("auto goes by a recipe's student", Optim, name="auto")
+    refused("auto follows the student of a recipe", Optim, name="auto")
     refused(r"optim.lr must be a number, got 'fast'", load_config, "default/photos", {"optim.lr": "fast"})
 
 
@@ -206,7 +206,7 @@ def teachers_of(recipe: str, overrides: dict[str, Any]) -> set[str]:
                 found |= set(value.values())
             elif isinstance(value, dict):
                 found |= named(value)
-            elif key.endswith("teacher") and value:
+            elif key.endswith("teacher") and value and not value.startswith("given:"):
                 found.add(value)
         return found
 

@@ -207,7 +207,9 @@ def test_the_best_weights_are_the_last_within_a_standard_error(
     watch = callback()
     for epoch, value in enumerate(values):
         found = {"val/loss": -value} if measure == "loss" else {f"val/{measure}": value}
-        trainer: Any = SimpleNamespace(callback_metrics=found, current_epoch=epoch, is_global_zero=True)
+        trainer: Any = SimpleNamespace(
+            callback_metrics=found, current_epoch=epoch, is_global_zero=True, sanity_checking=False
+        )
         watch.on_validation_epoch_end(trainer, method)
         resumed = callback()
         resumed.load_state_dict(watch.state_dict())
@@ -226,7 +228,9 @@ def test_balanced_accuracy_counts_each_image_once_over_processes(
     watch = BestCheckpoint(run, {}, 8, "balanced_accuracy")
     found = {"val/balanced_accuracy": 0.75}
     two = SimpleNamespace(reduce=lambda counts, reduce_op: 2 * counts)
-    trainer: Any = SimpleNamespace(callback_metrics=found, current_epoch=0, is_global_zero=True, strategy=two)
+    trainer: Any = SimpleNamespace(
+        callback_metrics=found, current_epoch=0, is_global_zero=True, strategy=two, sanity_checking=False
+    )
     watch.on_validation_epoch_end(trainer, method)
     assert watch.error == pytest.approx((2 * 0.75 * 0.25 / 4) ** 0.5 / 2)
 

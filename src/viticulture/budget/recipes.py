@@ -189,9 +189,9 @@ def with_affordable_views(
 
 
 def may_be_taught(config: Config) -> bool:
-    """True if a teacher may be added: the student learns classes from labels, with random weights and without guides of
-    the user's."""
-    return learns_classes(config) and not config.guides and config.student.init is None
+    """True if a teacher may be added: the student learns classes from labels, not fine-tuned, and without guides of the
+    user's."""
+    return learns_classes(config) and not config.guides and config.student.head is None
 
 
 def may_be_started(config: Config) -> bool:

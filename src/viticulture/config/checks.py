@@ -27,6 +27,11 @@ def check_parts(config: Config) -> None:
         )
     if method.closed_form:
         _check_closed_form(config)
+    if config.student.head is not None and config.student.init is None:
+        raise UserError(
+            f"student.head {config.student.head} trains the classifier on features of student.init, which is null; add "
+            "--init NETWORK, or --student.head null"
+        )
     accumulate, precision = config.train.accumulate, config.engine.precision
     if config.optim.sam_rho is not None and (accumulate > 1 or precision == "16-mixed"):
         raise UserError(

@@ -50,11 +50,6 @@ class Student:
                 f"student.init_blocks takes blocks from student.init, got {self.init_blocks} and no init; "
                 "name the weights by --init"
             )
-        if self.head is not None and self.init is None:
-            raise UserError(
-                f"student.head {self.head} trains the classifier on features of student.init, which is null; add "
-                "--init NETWORK, or --student.head null"
-            )
         if not 0 <= self.frozen_layers < 1 or (self.frozen_layers and self.init is None):
             raise UserError(
                 "student.frozen_layers must lie in [0, 1), and freezes layers of student.init, got "

@@ -21,7 +21,7 @@ from ..data.image_set import Images
 from ..errors import UserError
 from ..keywords import rebuilt
 from ..losses import soft_distillation
-from ..models.teachers.frozen import Frozen
+from ..models.teachers.outputs import TeacherOutput
 from ..models.weights.files import load
 from ..training.assemble import build_guides
 from ..training.run_folder import RunFolder
@@ -89,7 +89,7 @@ def read_agreement(run: RunFolder) -> Agreement | None:
     return agreement if current else None
 
 
-def _teachers(config: Config, weights: Path) -> dict[str, Frozen]:
+def _teachers(config: Config, weights: Path) -> dict[str, TeacherOutput]:
     """Load the teachers, by their names in the recipe; `teacher` without one."""
     entries = of_class(config.values["guides"], *GUIDES)
     student, data_spec, _ = load(weights)
@@ -98,12 +98,14 @@ def _teachers(config: Config, weights: Path) -> dict[str, Frozen]:
         key if (label := name.rpartition(".")[2]) == "teacher" and key not in GUIDES else label: module
         for key, guide in guides.items()
         for name, module in guide.named_modules()
-        if isinstance(module, Frozen)
+        if isinstance(module, TeacherOutput) and module.name == "logits"
     }
 
 
 @torch.inference_mode()
-def _measure(model: EvaluatedModel, teachers: dict[str, Frozen], config: Config, images: Images) -> dict[str, Any]:
+def _measure(
+    model: EvaluatedModel, teachers: dict[str, TeacherOutput], config: Config, images: Images
+) -> dict[str, Any]:
     """Return the fields of an Agreement."""
     by_head: list[Tensor] = []
     by_teacher: list[Tensor] = []

@@ -154,7 +154,7 @@ def resolve_default(name: str, overrides: Mapping[str, Any] | None) -> Config:
 
     That of a class an image is the one for fine-tuning where the user names a trained network.
     """
-    if (overrides or {}).get("student.init") is not None and name.startswith("default/"):
+    if (overrides or {}).get("student.init") is not None and name.startswith("default/") and "digits" not in name:
         name = FINE_TUNED
     config = load_started(name, overrides)
     given, student, images = overrides or {}, config.student, config.images

@@ -1043,7 +1043,7 @@ def test_a_pipe_named_as_a_list_is_ignored(name: str, tmp_path: Path) -> None:
     picture(0)[0].save(tmp_path / "a" / "1.png")
     (tmp_path / name).parent.mkdir(exist_ok=True)
     os.mkfifo(tmp_path / name)
-    assert annotation_format(tmp_path)[0] == ""
+    assert annotation_format(tmp_path)[0] is None
 
 
 def low_png(pixels: np.ndarray, bits: int) -> bytes:

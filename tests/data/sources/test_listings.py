@@ -267,7 +267,7 @@ def test_a_list_of_classes_is_one_for_every_command(root: Path) -> None:
     for empty in forms:
         content = {**COCO, "annotations": [{**each, **empty} for each in COCO["annotations"]]}
         source = opened(root, content, "instances.json")
-        assert annotation_format(root / "instances.json")[0] == ""
+        assert annotation_format(root / "instances.json")[0] is None
         assert viticulture.inspect(root / "instances.json").classes == source.classes == ("oak", "vine")
         config = resolve("mae/photos", read_recipe("mae/photos"))
         assert open_for(config, str(root / "instances.json")).classes == ("oak", "vine")
