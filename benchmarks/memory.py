@@ -48,6 +48,7 @@ from viticulture.models.students import create_student
 from viticulture.models.teachers import feature_maps as teacher_maps
 from viticulture.models.teachers import outputs as teachers
 from viticulture.models.teachers import patches as patch_teacher
+from viticulture.models.teachers.frozen import Frozen
 from viticulture.models.vit import attention
 from viticulture.models.vit.attention import DroppedAttention
 from viticulture.models.weights.sources import Description
@@ -273,7 +274,7 @@ def _fake(module: nn.Module, mode: FakeTensorMode) -> None:
 
 def _hidden(method: nn.Module) -> Iterator[Tensor]:
     for module in method.modules():
-        if isinstance(module, teachers.Frozen):
+        if isinstance(module, Frozen):
             yield from module.net.parameters()
             yield from module.net.buffers()
 
