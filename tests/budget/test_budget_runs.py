@@ -45,6 +45,7 @@ from viticulture.disk import file_lock
 from viticulture.errors import UserError
 from viticulture.evaluation.agreement import read_agreement
 from viticulture.methods.method import Method
+from viticulture.models.weights.files import save
 from viticulture.report.run_page import page_of
 from viticulture.report.runs import find_runs
 from viticulture.report.stages import plan_table, stages_table
@@ -643,7 +644,9 @@ def test_an_impossible_budget_is_refused_before_a_folder_is_made(
 def test_weights_trained_on_test_images_are_refused_with_the_plan(key: str, tmp_path: Path) -> None:
     photos = str(pictures(tmp_path / "photos", {"a": 40, "b": 40}))
     divided = {"images.image_size": 16, "images.cache_size": 16, "data.test_fraction": 0.1}
-    begin(photos, "default/digits", 0, str(tmp_path / "known"), False, divided, "test").run.unlock()
+    known = begin(photos, "default/digits", 0, str(tmp_path / "known"), False, divided, "test")
+    save(known.method.student, known.run.weights("last"), known.method.data_spec)
+    known.run.unlock()
     more = {"data.per_class": None, "data.test_fraction": 0.4, key: str(tmp_path / "known")}
     with pytest.raises(UserError, match=rf"{key}: .*known was trained on \d+ of the \d+ test images"):
         planned(tmp_path / "run", data=photos, overrides=more)
