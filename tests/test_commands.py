@@ -11,6 +11,7 @@ import pytest
 
 from viticulture.command import ALIASES, COMMANDS, parse_command
 from viticulture.config.load import load_config, shipped
+from viticulture.config.start import with_teacher
 from viticulture.study.paper_tables import read_table, tables
 
 ROOT = Path(__file__).parents[1]
@@ -56,4 +57,4 @@ def test_a_documented_command_is_valid(source: str, command: str, monkeypatch: p
         names = given.get("recipes", (given.get("recipe", "default"),))
         chosen = [("default/photos" if name == "default" else name, given.get("overrides", {})) for name in names]
     for name, overrides in chosen:
-        load_config(name, overrides)
+        load_config(name, with_teacher(name, overrides))

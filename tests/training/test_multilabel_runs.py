@@ -89,10 +89,15 @@ def test_the_trainer_is_a_plain_loop(tmp_path: Path, data: Path) -> None:
 def test_joined_labels_choose_the_recipe_and_others_are_reported(data: Path, tmp_path: Path) -> None:
     chosen = begin(str(data), "default", 0, str(tmp_path / "a"), False, SETTINGS, "test")
     assert chosen.config.name == "multilabel/photos"
-    assert CHOSEN["multilabel/photos"].format("multilabel/photos") in chosen.warnings
+    reason = CHOSEN["multilabel/photos"].format("multilabel/photos")
+    assert reason in chosen.warnings
     assert chosen.dataset.classes == ("blue", "green", "red")
     apart = separated(open_source(str(data)))  # as a function of a program gives them
-    assert open_by_default(apart) == (apart, "multilabel/photos", (CHOSEN,))
+    assert open_by_default(apart) == (
+        apart,
+        "multilabel/photos",
+        (reason,),
+    )
     one = begin(str(data), "default/photos", 0, str(tmp_path / "b"), False, SETTINGS, "test")
     (told,) = [note for note in one.warnings if "several labels" in note]
     assert "--recipe multilabel/photos" in told
