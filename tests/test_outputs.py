@@ -72,14 +72,19 @@ def test_a_runs_files_are_not_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "words"),
-    [("predict", ["absent.png"]), ("localise", ["absent", "--boxes", "absent"]), ("links", [])],
+    ("verb", "words", "folder"),
+    [
+        ("predict", ["absent.png"], "is a folder"),
+        ("probe", ["absent"], "exists already"),  # a folder is for a run
+        ("localise", ["absent", "--boxes", "absent"], "is a folder"),
+        ("links", [], "is a folder"),
+    ],
 )
 def test_commands_check_out_before_they_work(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, words: list[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, words: list[str], folder: str
 ) -> None:
     run = untrained(tmp_path / "run")
-    for out, said in ((tmp_path / "x.xlsx", "x.xlsx"), (tmp_path, "is a folder")):
+    for out, said in ((tmp_path / "x.xlsx", "x.xlsx"), (tmp_path, folder)):
         assert main([verb, str(run.path), *words, "--out", str(out)]) == 2
         error = capsys.readouterr().err
         assert said in error

@@ -168,7 +168,7 @@ class Parser(argparse.ArgumentParser):
             text = "ROW=WEIGHTS: what a row starts from; once per row that needs it"
             self.add_argument("--init", action="append", metavar="ROW=WEIGHTS", type=pair, default=[], help=text)
         if function in PRINTABLE:
-            text = "print the recipe with every key and its value, and stop"
+            text = "print the complete recipe and stop"
             self.add_argument("--print-config", action="store_true", help=text)
 
     def add_argument(self, *names: str, **keywords: Any) -> argparse.Action:

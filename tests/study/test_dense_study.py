@@ -171,7 +171,7 @@ def test_a_page_names_the_intervals_it_has(tmp_path: Path) -> None:
     found = made(tmp_path / "study", "objects", field("objects", shares, **dict.fromkeys(shares, "ap50")), 3)
     page = write_study(found).read_text(encoding="utf-8")
     assert "bootstrap" not in page
-    assert "over labels" in page
+    assert "Differences in AP50 over labels" in page
     note = " ".join((all_results_table(found).note, rule_of(page)))
     assert "Student's over seeds. " in note
     assert "with Student's interval." in note

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command that evaluates frozen networks, or makes them runs with a new classifier."""
 
+import re
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -8,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
+from ..outputs import check_out
 from .analyses import report
 from .arguments import as_source, checked, run_folder_of
 from .run import Run
@@ -55,7 +57,10 @@ def probe(
     networks = [run_folder_of(each) for each in (run if isinstance(run, list | tuple) else [run])]
     if len(networks) > 1 and isinstance(data, str) and not data:
         *networks, data = networks
-    leaves_run = bool(out) and not out.lower().endswith(".json")
+    names_file = re.fullmatch(r"\.[a-zA-Z]\w*", Path(out).suffix) is not None  # v1.2 is a folder
+    if names_file:
+        check_out(out, ".json")
+    leaves_run = bool(out) and not names_file
     if len(networks) > 1 or leaves_run:
         for option, value in (("--features", features), ("--weights", weights)):
             if value:
