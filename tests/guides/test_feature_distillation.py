@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 from torch import Tensor
 
@@ -215,3 +216,16 @@ def test_invalid_settings_are_refused(teacher: str, options: dict[str, Any], mes
 def test_without_a_guide_nothing_teaches() -> None:
     setup = Setup(create_student("vit_nano", TASK, 4, TINY), TASK)
     refused("trains by guides alone, and there are none", Distillation, setup)
+
+
+def test_a_teacher_of_one_size_reads_smaller_images_enlarged(tmp_path: Path) -> None:
+    """As most ViTs; one that reads any size reads them as they are."""
+    sizes = {}
+    for name in ("vit_tiny_patch16_224", "test_efficientnet"):
+        torch.manual_seed(0)
+        torch.save(timm.create_model(name).state_dict(), tmp_path / f"{name}.pth")
+        spec = DataSpec(("a", "b"), (32, 32), (0.5,) * 3, (0.5,) * 3, teacher_size=(64, 64))
+        output = load_teacher(f"{name}={tmp_path / name}.pth", spec, output="features")
+        sizes[name] = output.teacher.net.image_size
+        assert output(torch.zeros(2, 3, 64, 64)).shape[0] == 2
+    assert sizes == {"vit_tiny_patch16_224": (224, 224), "test_efficientnet": (64, 64)}

@@ -197,3 +197,10 @@ def test_what_cannot_be_tapped_is_refused() -> None:
     with pytest.raises(UserError, match="computes differently"):  # its scores hold a learned position term
         Taps(timm.create_model("vit_relpos_small_patch16_224", depth=1, embed_dim=12), BOTH)
     assert Taps(nn.Linear(1, 1))(torch.ones(1, 1)).blocks == []
+
+
+def test_attention_outside_the_named_blocks_is_not_read() -> None:
+    """A MobileViT names stages, and attends inside them: its blocks are read, without an error on the way."""
+    student = timm.create_model("mobilevit_xxs", num_classes=3).eval()
+    readings = Taps(student, frozenset({"blocks"}))(torch.zeros(1, 3, 64, 64))
+    assert len(readings.blocks) > 1

@@ -132,6 +132,7 @@ def test_a_budget_chooses_among_sizes_up_to_the_networks_own(side: int, own: int
     ("keys", "message"),
     [
         ({"student.head": "probe"}, "add --init NETWORK"),
+        ({"student.head": "probe", "student.init": "run", "method.name": "mae"}, "needs a class for every image"),
         ({"student.frozen_layers": 0.5}, "student.frozen_layers must lie in"),
         ({"student.frozen_layers": 1.0, "student.init": "run"}, "student.frozen_layers must lie in"),
     ],

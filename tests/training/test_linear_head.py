@@ -208,3 +208,14 @@ def test_networks_are_ranked_on_the_same_images(tmp_path: Path, capsys: pytest.C
         assert said in capsys.readouterr().err
     assert main(["probe", *names, "digits", "--out", str(tmp_path / "x.json")]) == 2
     assert "several networks leave a run each in a folder" in capsys.readouterr().err
+
+
+def test_features_are_those_of_the_networks_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options without weights, as of pooling, tell two networks of the same weights apart in the cache."""
+    monkeypatch.setenv("VITICULTURE_CACHE", str(tmp_path / "cache"))
+    found = []
+    for pool in ("avg", "max"):
+        frozen(tmp_path / pool / "net", "test_resnet", global_pool=pool)
+        student, *_ = load(probed(tmp_path / pool, data__per_class=5, images__image_size=64).folder.weights("last"))
+        found.append(dict(student.named_parameters())["fc.weight"])
+    assert not torch.allclose(*found, rtol=0.1)

@@ -71,6 +71,8 @@ def probe(
             raise UserError("labeled images are needed: viticulture probe NETWORK DATA --out FOLDER")
         if len(networks) == 1:
             return train(data, RECIPE, out=out, overrides={**(overrides or {}), "student.init": networks[0]})
+        if "method.decay" in (overrides or {}):
+            raise UserError("method.decay is chosen for each network, by which they are ranked; leave it out")
         return _ranked(networks, data, out, overrides or {})
     if overrides:
         raise UserError(f"{next(iter(overrides))} is a key of a recipe, and no run is trained; add --out FOLDER")

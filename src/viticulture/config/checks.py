@@ -25,12 +25,21 @@ def check_parts(config: Config) -> None:
         raise UserError(
             f"images.teacher_size {teacher_size} is for teachers of guides, and there are no guides; leave it out"
         )
+    if teacher_size is not None and config.values["augment2"]:
+        raise UserError(
+            f"images.teacher_size {teacher_size} is for methods of one view, and method {name} takes two; leave it out"
+        )
     if method.closed_form:
         _check_closed_form(config)
     if config.student.head is not None and config.student.init is None:
         raise UserError(
             f"student.head {config.student.head} trains the classifier on features of student.init, which is null; add "
             "--init NETWORK, or --student.head null"
+        )
+    if config.student.head is not None and not (method.batch_spec.labels and method.batch_spec.contents == "classes"):
+        raise UserError(
+            f"student.head {config.student.head} needs a class for every image, which method {name} does not use; add "
+            "--student.head null"
         )
     accumulate, precision = config.train.accumulate, config.engine.precision
     if config.optim.sam_rho is not None and (accumulate > 1 or precision == "16-mixed"):

@@ -6,7 +6,7 @@ Co-advise, arXiv:2106.12378, Table 5: KL(softmax(teacher) || softmax(head)), nat
 and on which both predict the same class.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..config.resolve import Config
 from ..config.schema import of_class
+from ..data.batches.batch import Batch
 from ..data.image_set import Images
 from ..errors import UserError
 from ..keywords import rebuilt
@@ -93,6 +94,8 @@ def _teachers(config: Config, weights: Path) -> dict[str, TeacherOutput]:
     """Load the teachers, by their names in the recipe; `teacher` without one."""
     entries = of_class(config.values["guides"], *GUIDES)
     student, data_spec, _ = load(weights)
+    side = config.images.teacher_size
+    data_spec = replace(data_spec, teacher_size=None if side is None else (side, side))
     guides = build_guides(Config(config.name, {**config.values, "guides": entries}), student.train(), data_spec)
     return {
         key if (label := name.rpartition(".")[2]) == "teacher" and key not in GUIDES else label: module
@@ -113,12 +116,12 @@ def _measure(
     heads = None
     for teacher in teachers.values():
         teacher.to(model.device)
-    for batch in model.batches(images):
+    for batch, of_teachers in _batches(model, config.images.teacher_size, images):
         heads = heads or heads_of(model.network, batch["image"], config)
         by_head.append(all_logits(model.network, batch["image"]))
         single_view = model.tta_network is model.network
         outputs.append(heads.combine(by_head[-1]) if single_view else model.tta_network(batch["image"]))
-        by_teacher.append(torch.stack([teacher(batch["image"]) for teacher in teachers.values()]))
+        by_teacher.append(torch.stack([teacher(of_teachers["image"]) for teacher in teachers.values()]))
     assert heads is not None, "a split holds images"
     head_logits, teacher_logits = (
         torch.cat([part.float().cpu() for part in parts], 1) for parts in (by_head, by_teacher)
@@ -130,6 +133,14 @@ def _measure(
         images.records.labels,
     )
     return {"rule": heads.rule_with(model.eval_views), **measured}
+
+
+def _batches(model: EvaluatedModel, side: int | None, images: Images) -> Iterator[tuple[Batch, Batch]]:
+    """Yield batches for the student and for teachers, whose images have that side; None: the student's."""
+    if side is None:
+        return ((batch, batch) for batch in model.batches(images))
+    larger = replace(model, data_spec=replace(model.data_spec, image_size=(side, side)))
+    return zip(model.batches(images), larger.batches(images), strict=True)
 
 
 def agree(

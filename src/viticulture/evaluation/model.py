@@ -129,6 +129,7 @@ def of_source(source: str) -> EvaluatedModel:
         network.to(device), data_spec, image_settings, device,
         architecture=_architecture(about.config) if about.config else about.architecture,
         eval_views=tta_mode({**about.config}),
+        temperature=temperature_of({**about.config}, len(data_spec.classes)),
     )  # fmt: skip
 
 

@@ -95,8 +95,9 @@ def layout(student: nn.Module) -> Layout:
         raise UserError(
             f"{type(student).__name__} does not name its blocks (timm's feature_info), so nothing can be read"
         )
-    attention = {name: module for name, module in student.named_modules() if _is_read(module)}
     reductions = {stage["module"]: _pixels(stage["reduction"]) for stage in stages}
+    in_blocks = tuple(f"{block}." for block in reductions)
+    attention = {n: module for n, module in student.named_modules() if n.startswith(in_blocks) and _is_read(module)}
     patch = next(iter(reductions.values()))
     prefix, overlap = getattr(student, "num_prefix_tokens", 0), 0
     if isinstance(student, PoolingVisionTransformer):

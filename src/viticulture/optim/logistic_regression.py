@@ -90,7 +90,6 @@ def fit(
     scale = torch.cat([eigenvalues.clamp_min(0) / 2 + decay, torch.full_like(decay, 0.5)], dim=1)[:, None] ** -0.5
     decay = torch.cat([decay.expand(-1, len(mean)), torch.zeros_like(decay)], dim=1)[:, None]  # the bias has none
     z = features.new_ones(len(features), len(mean) + 1, dtype=torch.half if features.numel() > HALF_FROM else kind)
-    z = features.new_ones(len(features), len(mean) + 1, dtype=torch.half if features.numel() > HALF_FROM else kind)
     for rows, part in zip(torch.split(z, ROWS), parts, strict=True):
         rows[:, :-1] = (part.to(kind) - mean) / std @ basis
     loss = Loss(z, labels, scale, decay)

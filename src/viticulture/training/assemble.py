@@ -35,6 +35,8 @@ def data_spec_of(dataset: Dataset) -> DataSpec:
     labels, scale = dataset.train.records.labels, None
     several = bool(dataset.classes) and labels.ndim == 2
     if dataset.classes and labels.ndim == 1 and labels.is_floating_point():
+        if labels.min() == labels.max():
+            raise UserError(f"all training images have the number {labels[0]:g}, so there is nothing to predict")
         scale = (float(labels.double().mean()), float(labels.double().std(correction=0)))
     side = dataset.image_settings.teacher_size
     teacher_size = None if side is None else (side, side)

@@ -79,6 +79,8 @@ def frozen_features(
                             kind = np.float16 if np.abs(values).max() <= HALF_UP_TO else np.float32
                             shape, path = (len(images), values.shape[1]), folder / f"{split}-{name}.npy"
                             files[name] = open_memmap(path, "w+", dtype=kind, shape=shape)
+                        if np.abs(values).max() > np.finfo(files[name].dtype).max:
+                            raise UserError("the network's features differ too much in size; take other weights")
                         files[name][start : start + len(values)] = values
                     start += len(batch["image"])
                     progress(done + start, total)

@@ -150,9 +150,11 @@ def probe_head(
     Raises: UserError for a network whose scores are no linear function of vectors, or whose features are not finite.
     """
     student.eval().to(device)
-    heads = tuple(classifiers(student))
+    heads = tuple(f"{name}." for name in classifiers(student))
     body = {name: value for name, value in student.state_dict().items() if not name.startswith(heads)}
-    network = ["head", blueprint(student).architecture, state_digest(body)]
+    built_by = blueprint(student)
+    options = {key: value for key, value in built_by.arguments.items() if key != "num_classes"}
+    network = ["head", built_by.architecture, repr(sorted(options.items())), state_digest(body)]
     with HeadInputs(student) as inputs:
         splits = {split: images for split, images in dataset.splits.items() if split != "test"}
         features = frozen_features(
@@ -195,6 +197,7 @@ def fit_head(session: "Session", metadata: dict[str, Any]) -> None:
     head = probe_head(method.student, method.data_spec, session.dataset, config.images.crop, device, decay)
     run.check_there()
     save(method.student.cpu(), run.weights("last"), method.data_spec, {**metadata, "decay": head.decay})
+    run.metrics.unlink(missing_ok=True)  # after a kill
     MetricsFile(run.metrics).log_metrics({"epoch": 0, "decay": head.decay, **head.accuracy}, step=0)
     run.update(seconds=round(time.perf_counter() - began, 1), chosen_by=head.accuracy)
     for name, share in head.accuracy.items():

@@ -32,6 +32,7 @@ from ...optim.logistic_regression import fit
 from ...outputs import write_out
 from ...scores.intervals import wilson
 from ...training.frozen_features import Features, frozen_features
+from ...training.linear_head import DECAYS
 from ...training.progress import showing
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of, given_again, own_data, stands_for_own
@@ -39,7 +40,6 @@ from ..model import EvaluatedModel, of_run, of_source
 from ..saved import checksum_of, read_each
 
 FILE = "probe.json"
-DECAYS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 NEIGHBORS = (5, 10, 20, 50, 100, 200)
 TEMPERATURE = 0.07
 SIMILARITIES = 2**24  # in memory at once

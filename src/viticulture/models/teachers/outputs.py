@@ -102,6 +102,16 @@ class TeacherOutput(nn.Module):
         return torch.split(row, self.outputs.widths, 1)[self.outputs.names.index(self.name)]
 
 
+def _reads(net: nn.Module, data_spec: DataSpec) -> bool:
+    """True if a network reads images of the size for teachers."""
+    try:
+        with torch.no_grad():
+            net.eval()(torch.zeros(data_spec.teacher_shape))
+    except Exception:  # networks raise anything
+        return False
+    return True
+
+
 @contextmanager
 def shared_teachers(opened: Opened) -> Iterator[None]:
     """Share the networks of `opened` between all `load_teacher` in the block, and add those that it opens."""
@@ -131,7 +141,10 @@ def load_teacher(
     else:
         net, spec, _ = open_network(source)
         outputs = Outputs(net)
-        teacher = adapted(source, outputs, spec, data_spec, image_size)
+        side = image_size
+        if side is None and data_spec.teacher_size is not None and not _reads(net, data_spec):
+            side = spec.image_size[0]  # as of most ViTs: smaller images are enlarged
+        teacher = adapted(source, outputs, spec, data_spec, side)
     if output == "logits":
         check_classes(source, spec, data_spec)
     try:
