@@ -36,8 +36,8 @@ def with_teacher(name: str, overrides: Mapping[str, Any] | None) -> dict[str, An
     chosen = {f"guides.{key}": source for key in references(recipe.get("guides") or {}, GIVEN) if key.endswith(TEACHER)}
     if not chosen:
         chosen = {"guides.feature_distillation.teacher": source}
-        method = load_config(name, keys).method_class
-        if about.config.get("run") and about.config.get("num_classes") and Capability.CLASSES in method.provides:
+        method = load_config(name, {key: keys[key] for key in keys if not key.startswith("guides.")}).method_class
+        if about.config.get("student") and about.config.get("num_classes") and Capability.CLASSES in method.provides:
             chosen |= {"guides.logits.teacher": source, "guides.logits.kind": "soft", "guides.logits.weight": 1.0}
     if about.image_size and not (recipe.get("images") or {}).get("teacher_size"):
         chosen["images.teacher_size"] = min(max(about.image_size), TEACHER_SIDE)

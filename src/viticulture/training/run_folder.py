@@ -324,6 +324,9 @@ def claimed(root: str | Path, stem: str) -> Iterator[Path]:
 
 def _is_network(source: str) -> bool:
     """True for a model of timm, with or without a tag, and for ARCHITECTURE=FILE."""
+    name = re.split("[=.]", source, maxsplit=1)[0]
+    if not name.isidentifier():
+        return False
     import timm
 
-    return timm.is_model(re.split("[=.]", source, maxsplit=1)[0])
+    return timm.is_model(name)
