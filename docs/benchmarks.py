@@ -22,7 +22,7 @@ conclusions. Made by `python docs/benchmarks.py`.
 
 ## Equal processor time, from scratch
 
-One thread of an AMD EPYC with bfloat16, 64 px unless stated. *ours* is what `viticulture train --budget` chooses; the
+One thread of an AMD EPYC with bfloat16, 64 px unless stated. *ours* is what `train --budget` chooses; the
 other networks train with the default recipe in the same pipeline and the same test-time augmentation (*Muon*: with the
 hybrids' optimizer), or with fastai 2.8. Lead: the mean of differences by seed, with its 95 % interval. Run by
 `python -m benchmarks.contest`.
