@@ -122,6 +122,13 @@ def test_a_mistyped_option_names_the_nearest_one(command: str, words: str, capsy
     assert words in capsys.readouterr().err
 
 
+def test_a_teacher_is_an_option_of_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`train DATA --teacher NETWORK`. Fails if the check before PyTorch is loaded takes it for a recipe key."""
+    words = ["train", "digits", "--teacher", "no_such_network", "--out", str(tmp_path / "run")]
+    assert main(words) == 2
+    assert "no_such_network" in capsys.readouterr().err
+
+
 def test_a_stopped_training_is_named_for_pasting(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TextIO
 from . import api, completion
 from .budget.budget import TimeBudget
 from .command import COMMANDS, HELP, MAX_ERROR, WITH_TABLE, Command, Parser, parser_of
-from .config.keys import check_key
+from .config.keys import TEACHER, check_key
 from .errors import HELPER_LOST, Terminated, UserError, is_lost_helper, shortened
 from .text import clean, log
 from .training.run_folder import PLAN, RunFolder
@@ -205,7 +205,8 @@ def _check(command: Command) -> None:
         if not re.fullmatch(r"\s*-?\d+\s*", value := os.environ.get(name, "0")):
             raise UserError(f"{name} in the environment must be an integer, got {shortened(value)!r}; unset it")
     for key in arguments.get("overrides", ()):
-        check_key(key)
+        if key != TEACHER:
+            check_key(key)
     if isinstance(arguments.get("budget"), str) and arguments["budget"]:
         TimeBudget(arguments["budget"])
     out_first = bool(arguments.get("out")) and command.function not in (

@@ -39,7 +39,7 @@ from .watching import BestCheckpoint, Perfect, ValidateEvery
 
 LOG_EVERY_STEPS = 50
 COMPILED_STEPS = 10_000
-"""Steps from which a training on a GPU is compiled by default, which takes a minute or two (LOG.md)."""
+"""Steps from which a training on a GPU is compiled by default, which takes a minute or two (benchmarks/log)."""
 
 
 class StopAfter(Callback):
