@@ -309,7 +309,7 @@ def test_layer_scales_of_beit_are_loaded(scaled: bool, tmp_path: Path) -> None:
     Catches: scales that are dropped, or multiplied along the inputs of a layer."""
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 5}
     vit = randomized(timm.create_model("vit_tiny_patch16_224", init_values=0.1, **sizes)).eval()
-    theirs = {}
+    theirs: Weights = {}
     for name, value in vit.state_dict().items():
         name = re.sub(r"ls(\d)\.gamma", r"gamma_\1", name)
         if name.endswith("qkv.bias"):
