@@ -14,7 +14,12 @@ from viticulture.version import VERSION
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
-SAYS_MAKE = [*(path for path in WORKFLOWS if path.stem != "docs"), ROOT / ".ci" / "run", ROOT / "CONTRIBUTING.md", ROOT / "README.md"]
+SAYS_MAKE = [
+    *(path for path in WORKFLOWS if path.stem != "docs"),
+    ROOT / ".ci" / "run",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "README.md",
+]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
