@@ -46,6 +46,7 @@ class HeadInputs:
 
     def __enter__(self) -> Self:
         self.inputs.clear()
+
         def reader(name: str) -> Any:
             def read(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
                 self.inputs.setdefault(name, inputs[0])
