@@ -14,7 +14,6 @@ from ..errors import UserError, counted, unknown
 from ..training.data import default_recipe
 from .grid import CONDITIONS, Candidate, Grid, of_recipes
 from .paper_tables import read_table
-from .plan import IMAGE_SIZE
 from .terms import AUTO, Subsets, Terms
 
 SEEDS = 3
@@ -79,8 +78,8 @@ def _pre_trained(source: str, overrides: Mapping[str, Any]) -> Candidate:
     config = load_started(FINE_TUNED, {**overrides, "student.init": source})
     values = flat(config.values)
     brought = {key: values[key] for key, by in config.changes.items() if by == "init"}
-    if isinstance(side := brought.get(IMAGE_SIZE), int):
-        brought[IMAGE_SIZE] = min(side, FINE_TUNED_SIDE)
+    if isinstance(side := brought.get("images.image_size"), int):
+        brought["images.image_size"] = min(side, FINE_TUNED_SIDE)
     return Candidate("pre-trained", FINE_TUNED, {"student.init": source, **brought})
 
 
