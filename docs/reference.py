@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write docs/api.md and docs/recipes.md: what Python sees, off the signatures; every recipe, off its header. And what
-our students cost, for `viticulture models`.
+"""Write docs/reference/python.md from the signatures and docs/reference/recipes.md from the recipes' headers; count
+what the students cost, for `viticulture models`.
 
 python docs/reference.py
 """
@@ -153,5 +153,5 @@ def render_costs() -> str:
 
 if __name__ == "__main__":
     catalog.COSTS.write_text(render_costs(), encoding="utf-8")
-    (HERE / "api.md").write_text(render_api(), encoding="utf-8")
-    (HERE / "recipes.md").write_text(render_recipes(), encoding="utf-8")
+    (HERE / "reference" / "python.md").write_text(render_api(), encoding="utf-8")
+    (HERE / "reference" / "recipes.md").write_text(render_recipes(), encoding="utf-8")

@@ -162,7 +162,7 @@ def test_a_signal_sets_the_exit_status(
 
     def save_and_stop(self: KeepLast, trainer: object) -> None:
         save(self, trainer)  # type: ignore[arg-type]
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)  # to this thread, at once
 
     monkeypatch.setattr(KeepLast, "_save", save_and_stop)
     run, handlers = tmp_path / "run", {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
@@ -178,6 +178,20 @@ def test_a_signal_sets_the_exit_status(
     assert ended.value.code == status
     assert f"`viticulture resume {shell_word(run)}` continues" in capsys.readouterr().err
     assert load_checkpoint(run / "checkpoints/last.ckpt")["epoch"] == 0
+
+
+def test_sigterm_is_no_ctrl_c_without_a_handler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in a program that calls `main`: Lightning handles it, which is told as SIGTERM, after the step."""
+    from viticulture.training.state import KeepLast
+
+    monkeypatch.setattr(KeepLast, "_save", lambda *_: signal.raise_signal(signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        words = ["train", "digits", "--per-class", "4", "--student", "vit_nano", "--epochs", "3"]
+        assert cli.main([*words, "--out", str(tmp_path / "run")]) == 143
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_closed_pipe_ends_a_list_silently() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""timmx takes our weights to ExecuTorch, LiteRT and Core ML, as docs/tutorials/deploy.md describes."""
+"""timmx takes our weights to ExecuTorch, LiteRT and Core ML, as docs/guides/deploy.md describes."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import save
 
-timmx = pytest.importorskip("timmx", reason="environments of their own: docs/tutorials/deploy.md")
+timmx = pytest.importorskip("timmx", reason="environments of their own: docs/guides/deploy.md")
 pytestmark = pytest.mark.slow
 
 TASK = DataSpec(("a", "b", "c"), (32, 32), (0.5, 0.4, 0.3), (0.25, 0.2, 0.3))

@@ -24,7 +24,7 @@ def test_openvino_equals_torch(name: str, patch: int, tmp_path: Path, monkeypatc
     torch.manual_seed(0)
     student = create_student(name, TASK, patch).eval()
     to_onnx(student, tmp_path / "vines.onnx", TASK)
-    _, _, section = (DOCS / "tutorials" / "deploy.md").read_text(encoding="utf-8").partition("## OpenVINO")
+    _, _, section = (DOCS / "guides" / "deploy.md").read_text(encoding="utf-8").partition("## OpenVINO")
     lines = section.partition("```python\n")[2].partition("```")[0]
     monkeypatch.chdir(tmp_path)
     known: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from viticulture.study.paper_tables import tables
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs" / "papers").glob("*.md"))
-LOG = (ROOT / "LOG.md").read_text("utf-8")
+LOG = "\n".join(path.read_text("utf-8") for path in sorted((ROOT / "benchmarks" / "log").glob("*.md")))
 SOURCES = (ROOT, ROOT / "src" / "viticulture")
 CODE = r"`([\w/]+\.py)` `([\w.]+)`"
 TEST = r"(?:`(tests/[\w/]+\.py)`: )?([\w ]+)"
@@ -119,10 +119,10 @@ def test_recipes_of_the_papers_size_are_untested_as_documented(page: Path) -> No
 def test_measurements_of_a_page_are_in_the_log(page: Path) -> None:
     text = page.read_text("utf-8")
     spreads = re.findall(r"\d+\.\d ± \d\.\d", text)
-    headings = re.findall(r"LOG\.md, \"([^\"]+)\"", text.replace("\n", " "))
+    headings = re.findall(r"benchmarks/log/[\w-]+\.md, \"([^\"]+)\"", text.replace("\n", " "))
     assert spreads
     assert headings
     for spread in spreads:
         assert spread in LOG or spread.replace("±", "+-") in LOG, spread
     for heading in headings:
-        assert re.search(rf"^## .*{re.escape(heading)}", LOG, re.MULTILINE), heading
+        assert re.search(rf"^## {re.escape(heading)}$", LOG, re.MULTILINE), heading

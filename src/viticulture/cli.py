@@ -17,7 +17,7 @@ from . import api, completion
 from .budget.budget import TimeBudget
 from .command import COMMANDS, HELP, MAX_ERROR, WITH_TABLE, Command, Parser, parser_of
 from .config.keys import TEACHER, check_key
-from .errors import HELPER_LOST, UserError, is_lost_helper, shortened
+from .errors import HELPER_LOST, Terminated, UserError, is_lost_helper, shortened
 from .text import clean, log
 from .training.run_folder import PLAN, RunFolder
 from .version import VERSION
@@ -45,10 +45,6 @@ usage: viticulture COMMAND ...
   viticulture COMMAND --help      arguments and options; --help-all: every recipe key too
   viticulture completion SHELL    print the completion script for bash, zsh or fish
 """
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, sent by `kill` and by job schedulers; handled like Ctrl-C."""
 
 
 def main(words: list[str] | None = None) -> int:

@@ -6,6 +6,10 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, sent by `kill` and by job schedulers; handled like Ctrl-C."""
+
+
 class UserError(ValueError):
     """A mistake in a command, a recipe or the data; the command line prints it without a traceback and exits with 2."""
 

@@ -955,12 +955,14 @@ def test_every_stage_validates_as_rarely_as_the_budget_plans(tmp_path: Path, mon
         ("mae/cifar100", {"images.image_size": 16}, True),
         ("mae/moco-cifar100", {"images.image_size": 16}, False),
         ("bootstrap/digits", {}, False),
+        ("default/digits", {"optim.weight_decay_end": 0.4}, False),
+        ("default/digits", {"schedule.rule": "mmcv", "schedule.interval": "epoch"}, False),
     ],
 )
 def test_methods_with_schedules_keep_their_length(
     recipe: str, keys: dict[str, Any], same: bool, tmp_path: Path
 ) -> None:
-    """A momentum that rises, or a weight that falls, over the whole training."""
+    """A momentum or weight decay that rises, or a weight or rate that falls, over the whole training."""
     small = {"data.per_class": 6, "train.batch_size": 20, "engine.device": "cpu", **keys}
     session = begin("digits", load_config(recipe, small), 0, str(tmp_path / "run"), False, {}, "test")
     session.run.unlock()

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The probe trains a classifier on frozen features, and the student is that classifier; LARS is the paper's."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from children import one_of_pair, pair, shared_gradients
+from exact import CLOSE, check_same_gradients, never_single
 from plain_loop import plain_loop
+from resumed import check_same_bits, check_same_weights, whole_and_resumed
 from trained import weights
 from viticulture.errors import UserError
 from viticulture.methods.method import Setup
@@ -33,8 +38,8 @@ RUN: dict[str, Any] = {
 }
 
 
-def start(out: Path) -> Session:
-    return begin("digits", "default/digits", 0, str(out), False, RUN, "test")
+def start(out: Path, **overrides: Any) -> Session:
+    return begin("digits", "default/digits", 0, str(out), False, {**RUN, **overrides}, "test")
 
 
 def test_the_student_is_the_probe_folded(tmp_path: Path) -> None:
@@ -70,6 +75,53 @@ def test_features_are_normalized_by_the_batch() -> None:
     torch.testing.assert_close(loss, nn.functional.cross_entropy(probe.auxiliary["classifier"](z), label))
     loss.backward()
     assert all(p.grad is None for p in probe.student.parameters())
+
+
+def test_an_interrupted_run_resumes_exactly(tmp_path: Path) -> None:
+    """With mixed labels, an averaged student and micro-batches. Catches: labels that are taken for classes, statistics
+    that are not in a checkpoint."""
+    keys = {"augment.mix.mixup": 0.8, "train.ema_decay": 0.9, "train.accumulate": 2}
+    whole, again = whole_and_resumed(partial(start, **keys), tmp_path)
+    check_same_bits(whole.method.state_dict(), again.method.state_dict())
+    check_same_weights(whole, again, ("last", "ema"))
+
+
+def test_balanced_accuracy_selects_the_best_weights(tmp_path: Path) -> None:
+    keys = {"train.best_by": "balanced_accuracy", "train.validate": "val", "data.val_fraction": 0.2}
+    session = start(tmp_path / "run", **keys)
+    fit(session)
+    assert session.run.weights("best").is_dir()
+
+
+def one_of_two(rank: int, folder: str) -> None:
+    """Compute a process's gradients, averaged as by DDP, and its student, from every other image."""
+    with one_of_pair(rank, folder):
+        never_single()
+        torch.save(two_steps(slice(rank, None, 2), shared_gradients), f"{folder}/{rank}.pt")
+
+
+def two_steps(part: slice, gradients_of: Callable[[nn.Module], Any]) -> Any:
+    """Return gradients of two batches in double precision, and the student's classifier after them."""
+    torch.manual_seed(0)
+    probe = SGDProbe(Setup(create_student("mae_tiny", DATA_SPEC, 4, TINY), DATA_SPEC)).double().train()
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(2):
+        images, label = torch.randn(12, 3, 16, 16, generator=generator, dtype=torch.float64), torch.arange(12) % 3
+        probe.losses({"image": images[part], "label": label[part]})["label"].backward()  # type: ignore[no-untyped-call]
+    probe.after_step()
+    student: Any = probe.student
+    return gradients_of(probe), student.head.weight.detach(), student.head.bias.detach()
+
+
+@pytest.mark.children
+def test_two_processes_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: statistics of a process's own images."""
+    halves = pair(one_of_two, tmp_path)
+    monkeypatch.setattr(Tensor, "float", Tensor.double)
+    probe, weight, bias = two_steps(slice(None), lambda module: module)
+    for gradients, *head in halves:
+        check_same_gradients(gradients, probe)
+        torch.testing.assert_close(head, [weight, bias], **CLOSE)
 
 
 def test_what_cannot_be_probed_is_refused() -> None:

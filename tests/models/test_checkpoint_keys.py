@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Official checkpoints start the package's students, whatever else they contain."""
 
+import re
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ from torch import Tensor, nn
 
 from cit_students import aligned
 from conftest import Golden
-from networks import data_spec, tiny
+from networks import data_spec, randomized, tiny
 from refusals import refused
+from resumed import check_same_bits
 from viticulture.errors import UserError
 from viticulture.methods.mae import encode, split
 from viticulture.models.agent.agent_cnn import AgentCNN, AgentShape, Sizes
@@ -199,15 +201,18 @@ def of(network: Callable[[], nn.Module], *left: str) -> Callable[[Load], Weights
 
 
 def simmim(_: Load) -> Weights:
-    """SimMIM's ViT: biases of q and v alone, relative positions for absolute ones."""
+    """SimMIM's ViT: biases of q and v alone, layer scales, relative positions for absolute ones."""
     weights = of(lambda: student(24), "pos_embed")(_)
     for name in [name for name in weights if name.endswith("qkv.bias")]:
         q, _, v = weights.pop(name).chunk(3)
-        weights |= {name.replace("qkv.bias", "q_bias"): q, name.replace("qkv.bias", "v_bias"): v}
+        block = name.removesuffix("attn.qkv.bias")
+        weights |= {f"{block}attn.q_bias": q, f"{block}attn.v_bias": v}
+        weights |= {f"{block}gamma_{k}": torch.rand(24) for k in (1, 2)}
     return {
         **weights,
         "mask_token": torch.ones(1, 1, 24),
         "rel_pos_bias.relative_position_bias_table": torch.ones(4, 4),
+        "rel_pos_bias.relative_position_index": torch.ones(5, 5, dtype=torch.int64),
     }
 
 
@@ -296,6 +301,44 @@ def test_every_tensor_of_an_official_file_is_loaded(golden: Load, tmp_path: Path
     assert same == {name for name in state if name.startswith(official.anew or ("-",))}
     assert all(any(name in line for line in lines) for name in same)
     assert sum("tensors loaded" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_layer_scales_of_beit_are_loaded(scaled: bool, tmp_path: Path) -> None:
+    """The same network in SimMIM's form gives the same logits: to a network with layer scales, and to one without.
+    Catches: scales that are dropped, or multiplied along the inputs of a layer."""
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 5}
+    vit = randomized(timm.create_model("vit_tiny_patch16_224", init_values=0.1, **sizes)).eval()
+    theirs: Weights = {}
+    for name, value in vit.state_dict().items():
+        name = re.sub(r"ls(\d)\.gamma", r"gamma_\1", name)
+        if name.endswith("qkv.bias"):
+            q, k, v = value.chunk(3)
+            k.zero_()
+            theirs |= {name.replace("qkv.bias", "q_bias"): q, name.replace("qkv.bias", "v_bias"): v}
+        else:
+            theirs[name] = value
+    torch.save(training_state(model=prefixed("encoder.", theirs)), tmp_path / "w.pth")
+    ours = timm.create_model("vit_tiny_patch16_224", init_values=1.0 if scaled else None, **sizes).eval()
+    lines = initialize(ours, str(tmp_path / "w.pth"))
+    assert not any("anew" in line or "not used" in line for line in lines)
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(ours(x), vit(x))
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [
+        ("beit_base_patch16_224", {"embed_dim": 24, "depth": 2, "num_heads": 2}),
+        ("swinv2_tiny_window8_256", {"embed_dim": 12, "depths": (1, 1, 1, 1), "num_heads": (1, 1, 1, 1)}),
+    ],
+)
+def test_networks_with_separate_biases_keep_them(name: str, sizes: dict[str, Any], tmp_path: Path) -> None:
+    """Catches: biases of queries and values that are joined for a network that has them apart, too."""
+    there, here = (randomized(timm.create_model(name, num_classes=3, **sizes), seed) for seed in (0, 1))
+    torch.save({"model": there.state_dict()}, tmp_path / "w.pth")
+    initialize(here, str(tmp_path / "w.pth"))
+    check_same_bits(here.state_dict(), there.state_dict())
 
 
 @pytest.mark.parametrize("prefix", ["backbone.", "model.", "module."])

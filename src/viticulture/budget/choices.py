@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Choices of a budget: the student, its image size and the stages. Every threshold stands here.
 
-The thresholds come from LOG.md and are its experiments' to change; where no experiment has been made yet, they favor
+The thresholds come from benchmarks/ and are its experiments' to change; where there is no experiment, they favor
 the plain run. (The epochs that larger images need are in the plan of a study.) A step is an optimizer step; `plain
 steps` are those that the whole budget would buy for the student alone.
 

@@ -89,6 +89,8 @@ def _check_closed_form(config: Config) -> None:
         raise UserError(f"method {name} sees images as in evaluation and takes no steps; take {parts[0]} out")
     if config.data.sampling == "balanced":
         raise UserError(f"method {name} sees every training image once, and data.sampling is balanced; leave it out")
+    if config.train.best_by is not None:
+        raise UserError(f"method {name} has one set of weights, and train.best_by selects among epochs'; leave it out")
     if config.engine.processes > 1:
         raise UserError(f"method {name} runs in one process, got {config.engine.processes}; leave engine.devices out")
 

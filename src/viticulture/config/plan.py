@@ -13,7 +13,7 @@ from .resolve import Config
 from .schema import of_class
 
 BATCHES, MUON_BATCHES = 40, 80
-"""Batches in an epoch, at most twice as many, where a recipe leaves them open; LOG.md holds the evidence. With Muon
+"""Batches in an epoch, at most twice as many, where a recipe leaves them open; evidence: benchmarks/log. With Muon
 small batches train better: of 3,000 images 32 at once are worth two points over 64."""
 
 

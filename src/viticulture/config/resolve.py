@@ -37,7 +37,7 @@ AUTO = "auto"
 """`optim: {name: auto}` in recipes for any images: the optimizer goes by the student."""
 MUON: dict[str, Any] = {"name": "muon", "lr": 2e-3, "momentum": 0.95}
 KERNELS = 10.0
-"""A hybrid that learns classes trains by `MUON`, its kernels at this multiple of the rate; LOG.md holds the evidence.
+"""A hybrid that learns classes trains by `MUON`, its kernels at this multiple of the rate; evidence: benchmarks/log.
 
 In the same time that is worth four points over AdamW with 40 images a class. A step takes a tenth to a fifth longer in
 batches of 64, and 1.4 to 1.6 times as long in batches of 16, which do better with few images. Kernels before a batch

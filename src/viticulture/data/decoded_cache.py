@@ -44,7 +44,7 @@ from .transforms.resample import resize_to_square
 _VERSION = "4"
 _KINDS = {(".tif", ".tiff"): "tiff 4", (".png",): "png 1"}  # each changes with the decoding of such files alone
 _FEW, _SMALL = 8, 80 * 80
-"""Images; pixels: of 64 x 64 a second thread gains nothing, of 160 x 200 it saves two fifths (LOG.md)."""
+"""Images; pixels: of 64 x 64 a second thread gains nothing, of 160 x 200 it saves two fifths (benchmarks/log)."""
 _UNREADABLE = "unreadable.json"
 
 

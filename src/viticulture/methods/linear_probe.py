@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..guides.guide import Batch
 from .method import Method, Setup
+from .supervised import class_metrics
 
 
 class LinearProbe(Method):
@@ -35,8 +36,5 @@ class LinearProbe(Method):
         return {"label": F.cross_entropy(self.taps(batch["image"]).outputs[0], batch["label"])}
 
     def metrics(self, batch: Batch) -> dict[str, Tensor]:
-        """Return accuracy and loss."""
         with torch.no_grad():
-            logits = self.student(batch["image"])
-        correct = (logits.argmax(-1) == batch["label"]).float()
-        return {"accuracy": correct.mean(), "loss": F.cross_entropy(logits, batch["label"])}
+            return class_metrics(self.student(batch["image"]), batch)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train a linear classifier on a frozen network's features of augmented images, as MAE's linear probe.
 
-    logits = W (f(x) - mean) / sqrt(var + eps) + b        f frozen; mean and var of the batch, as a batch norm has them
+    logits = W (f(x) - mean) / sqrt(var + eps) + b        f frozen; mean and var of the batch of all processes
 
 Only W and b are trained. After every step the student's own classifier becomes the same function with the running
 statistics, so that the saved student is a plain one. Recipe: recipes/mae/linear-probe. `viticulture probe` solves the
@@ -18,7 +18,9 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..guides.guide import Batch, Capability
+from ..models.shared_batch_norm import SharedBatchNorm
 from .method import Method, Setup
+from .supervised import class_metrics
 
 EPSILON = 1e-6
 
@@ -40,7 +42,7 @@ class SGDProbe(Method):
                 f"got a {type(setup.student).__name__}"
             )
         setup.student.requires_grad_(False)
-        self.auxiliary["norm"] = nn.BatchNorm1d(head.in_features, EPSILON, affine=False)
+        self.auxiliary["norm"] = SharedBatchNorm(head.in_features, EPSILON, affine=False)
         self.auxiliary["classifier"] = nn.Linear(head.in_features, head.out_features)
         nn.init.trunc_normal_(self._classifier().weight, std=0.01)
         nn.init.zeros_(self._classifier().bias)
@@ -50,12 +52,12 @@ class SGDProbe(Method):
         with torch.no_grad():
             features = student.forward_head(student.forward_features(batch["image"]), pre_logits=True)
         logits = self._classifier()(self.auxiliary["norm"](features.float()))
-        self.logs["accuracy"] = (logits.detach().argmax(-1) == batch["label"]).float().mean()
+        if not batch["label"].is_floating_point():  # mixed images have no one class
+            self.logs["accuracy"] = (logits.detach().argmax(-1) == batch["label"]).float().mean()
         return {"label": F.cross_entropy(logits, batch["label"])}
 
     def metrics(self, batch: Batch) -> dict[str, Tensor]:
-        logits, label = self.student(batch["image"]), batch["label"]
-        return {"accuracy": (logits.argmax(-1) == label).float().mean(), "loss": F.cross_entropy(logits, label)}
+        return class_metrics(self.student(batch["image"]), batch)
 
     @torch.no_grad()
     def after_step(self) -> None:

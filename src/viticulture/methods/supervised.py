@@ -95,15 +95,21 @@ class Supervised(Method):
         return {**terms, **self.guide_losses(batch, readings)}
 
     def metrics(self, batch: Batch) -> dict[str, Tensor]:
-        """Return accuracy and loss; with class weights also the balanced accuracy and, as `recalls` [2, C], how many
-        images of each class are correct and how many there are."""
-        logits, label = self.student(batch["image"]), batch["label"]
-        correct = (logits.argmax(-1) == label).float()
-        values = {"accuracy": correct.mean(), "loss": cross_entropy(logits, label)}
+        """Return `class_metrics`, and the accuracy of every head that the labels train."""
+        values = class_metrics(self.student(batch["image"]), batch)
         for k, head in enumerate(every_head(self.student, batch["image"])[1:] if self.every_head else (), 2):
-            values[f"head_{k}_accuracy"] = (head.argmax(-1) == label).float().mean()
-        if "class_weight" in batch:  # their mean over all images is that over classes
-            values["balanced_accuracy"] = (correct * batch["class_weight"]).mean()
-            of_class = F.one_hot(label, len(self.data_spec.classes)).float()  # [B, C]
-            values["recalls"] = torch.stack([correct @ of_class, of_class.sum(0)])
+            values[f"head_{k}_accuracy"] = (head.argmax(-1) == batch["label"]).float().mean()
         return values
+
+
+def class_metrics(logits: Tensor, batch: Batch) -> dict[str, Tensor]:
+    """Return accuracy and loss of predictions [B, C]; with class weights also the balanced accuracy and, as `recalls`
+    [2, C], how many images of each class are correct and how many there are."""
+    label = batch["label"]
+    correct = (logits.argmax(-1) == label).float()
+    values = {"accuracy": correct.mean(), "loss": cross_entropy(logits, label)}
+    if "class_weight" in batch:  # their mean over all images is that over classes
+        values["balanced_accuracy"] = (correct * batch["class_weight"]).mean()
+        of_class = F.one_hot(label, logits.shape[-1]).float()  # [B, C]
+        values["recalls"] = torch.stack([correct @ of_class, of_class.sum(0)])
+    return values

@@ -34,7 +34,7 @@ def orthogonalize(momentum: Tensor) -> Tensor:
 
     for M of no more rows than columns, else of its transpose. ||M||_8, the root of the eighth degree of the sum of
     (singular values)^8, is no less than the largest of them and, on the momentum of two trainings, 1.5 to 3.7 times
-    less than Frobenius's norm (LOG.md), about what an iteration gains; (X X^T)^2, which the first has to compute, gives
+    less than Frobenius's norm, about what an iteration gains; (X X^T)^2, which the first has to compute, gives
     it. M is divided by its largest entry first: squares of a momentum that has faded would be zero in float32, and the
     step without bound. One that has faded below float32's normal range has no direction left, and its step is zero.
 
@@ -77,7 +77,7 @@ def _factor(gram: Tensor, square: Tensor) -> Tensor:
 def _by_onednn() -> Iterator[None]:
     """Compute float32 products by oneDNN instead of MKL, on processors with bfloat16.
 
-    On an AMD EPYC they are as exact and take half the time (LOG.md). A processor with matrix units (AMX) rounds factors
+    On an AMD EPYC they are as exact and take half the time. A processor with matrix units (AMX) rounds factors
     to bfloat16, which moves singular values by up to 0.05. Inside `plain_kernels` torch's setting stays.
     """
     settings = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from fnmatch import fnmatch
 from typing import Any, Literal
 
 import torch
+from timm.layers.norm import LayerNorm2d
 from timm.models import group_parameters
 from timm.optim.lars import Lars
 from torch import nn
@@ -24,7 +25,8 @@ from .muon import Muon
 Group = dict[str, Any]
 """Parameters that share settings: `params` [(name, parameter)], `lr`, `weight_decay`."""
 
-WITH_BIAS = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
+DECAYED_WHOLE = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d, LayerNorm2d)
+"""Layers of which `decay_biases` decays everything; detectron2 takes its norm of maps for no norm."""
 TIED_TO_LAST_BLOCK = (99999,)  # timm's mark for what shares the last block's layer
 
 
@@ -45,7 +47,8 @@ class Optim:
         momentum: of sgd, nesterov, lars and muon; 0 is plain gradient descent.
         layer_decay: factor on the rate from one layer to the one below; null treats all alike.
         decay_tokens: decay tokens and positions as well.
-        decay_biases: decay the biases of linear layers and convolutions (Detectron2), not those of norms.
+        decay_biases: decay the biases of linear layers and convolutions, and norms of maps, not those of tokens
+            (Detectron2).
         decay_everything: decay biases and norms as well as tokens and positions.
         sam_rho: sharpness-aware minimization: take each step's gradient after moving all weights uphill by this
             Euclidean distance; doubles the time of a step. Batches must be whole and gradients unscaled. null turns it
@@ -109,14 +112,15 @@ class Optim:
             trainable += [other for other in others if other[1].untyped_storage().data_ptr() not in shared]
         networks = [student, *([guides] if guides is not None else [])]
         layers = (layer for network in networks for layer in network.modules())
-        biases = {id(layer.bias) for layer in layers if isinstance(layer, WITH_BIAS)}
+        whole = (layer for layer in layers if self.decay_biases and isinstance(layer, DECAYED_WHOLE))
+        decayed = {id(parameter) for layer in whole for parameter in layer.parameters(recurse=False)}
         outer = outer_parameters(student) if self.name == "muon" else frozenset()
         if guides is not None and self.name == "muon":
             classifiers = ((place, net) for place, net in guides.named_modules() if hasattr(net, "get_classifier"))
             outer |= {f"guides.{place}.{name}" for place, net in classifiers for name in outer_parameters(net)}
         groups: dict[tuple[float, bool, bool], Group] = {}
         for name, parameter, scale, flat, listed in trainable:
-            undecayed = flat and not (self.decay_biases and id(parameter) in biases)
+            undecayed = flat and id(parameter) not in decayed
             decays = self.decay_everything or not (undecayed or (listed and not self.decay_tokens))
             decay = self.weight_decay if decays else 0.0
             matrix = not (flat or listed) and min(parameter.shape[:2]) > 1

@@ -130,7 +130,7 @@ def _enlarged(config: Config) -> float:
 
 
 def default_recipe(source: Source) -> str:
-    """Return the shipped recipe for images like these; LOG.md holds the evidence for the choice."""
+    """Return the shipped recipe for images like these; benchmarks/log holds the evidence for the choice."""
     if source.name == "digits":
         return "default/digits"
     if source.contents in RECIPES:

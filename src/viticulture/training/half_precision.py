@@ -7,7 +7,7 @@ convolution it is one over outputs that padding cuts off, and where the stride e
 of outputs that no tap writes. All these run in float32, which takes no longer on a map of that size.
 
 A depth-wise convolution with stride or a kernel larger than 3x3 has a fast forward pass in bfloat16, and a backward
-pass that takes three to ten times as long as float32's (LOG.md): it runs in float32, too.
+pass that takes three to ten times as long as float32's (benchmarks/log): it runs in float32, too.
 
 These are the known faults. `compare_gradients` finds others before a training begins: it computes the training's first
 step twice, in memory that is filled differently, and once in float32.

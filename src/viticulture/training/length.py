@@ -31,7 +31,9 @@ def may_change(session: Session) -> bool:
     """True if a run trains the same within its warm-up for any length."""
     guides = session.method.guides.values()
     scheduled = any(isinstance(guide, Guide) and type(guide).start_epoch is not Guide.start_epoch for guide in guides)
-    return not session.method.depends_on_length and not scheduled
+    optim, schedule = session.config.optim, session.config.schedule
+    falls = optim.weight_decay_end is not None or schedule.rule == "mmcv"  # from the first step on
+    return not (session.method.depends_on_length or scheduled or falls)
 
 
 def change_length(path: Path, epochs: int | None = None) -> None:

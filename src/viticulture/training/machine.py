@@ -70,7 +70,7 @@ def keep_freed_memory() -> bool:
     """Reuse memory that a step frees in the next step, up to pieces of `LARGEST` bytes. False without glibc.
 
     glibc returns every large piece to the system once it is free, and requests it again. Such page faults take 3 to 9 %
-    of a CPU's time, and a third where activations exceed 32 MB (LOG.md). Results do not change.
+    of a CPU's time, and a third where activations exceed 32 MB (benchmarks/log). Results do not change.
     """
     if (mallopt := _mallopt()) is None:
         return False

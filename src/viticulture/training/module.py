@@ -138,7 +138,7 @@ class TrainingModule(LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def set_memory_layout(self, batch: Batch) -> None:
-        """Store images for a CNN with channels last on a CPU, where its step takes less time then (LOG.md)."""
+        """Store images for a CNN with channels last on a CPU, where its step takes less time then (benchmarks/log)."""
         images = batch["image"]
         if self.channels_last and isinstance(images, Tensor) and images.is_cpu and images.ndim == 4:
             batch["image"] = images.contiguous(memory_format=torch.channels_last)

@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ..config.sections import Engine
 from ..data.image_settings import CROP_MODES
 from ..disk import FULL, unwritable
-from ..errors import HELPER_LOST, UserError, is_lost_helper, is_single_value
+from ..errors import HELPER_LOST, Terminated, UserError, is_lost_helper, is_single_value
 from ..methods.method import TrainingLength
 from ..models.tta import TTA_KEY
 from ..models.weights.files import save
@@ -38,7 +39,7 @@ from .watching import BestCheckpoint, Perfect, ValidateEvery
 
 LOG_EVERY_STEPS = 50
 COMPILED_STEPS = 10_000
-"""Steps from which a training on a GPU is compiled by default, which takes a minute or two (LOG.md)."""
+"""Steps from which a training on a GPU is compiled by default, which takes a minute or two (benchmarks/log)."""
 
 
 class StopAfter(Callback):
@@ -116,8 +117,8 @@ def fit(
                 ckpt_path=resumed,
                 weights_only=True,
             )
-    except SystemExit as stop:  # Lightning's for Ctrl-C
-        raise KeyboardInterrupt from stop
+    except SystemExit as stop:  # Lightning's for Ctrl-C, and for SIGTERM where the program has no handler
+        raise (Terminated if isinstance(stop, SIGTERMException) else KeyboardInterrupt) from stop
     except BaseException as error:
         if trainer.strategy.launcher is not None:
             trainer.strategy.launcher.kill(signal.SIGKILL)  # processes begun here would wait for this one's next step

@@ -61,6 +61,29 @@ def test_boxes_follow_as_torchvisions(seed: int) -> None:
         )
 
 
+def test_the_box_of_a_cut_object_bounds_what_is_left() -> None:
+    """A triangle whose corners lie outside the canvas: the box is that of its visible mask, mirrored or not;
+    an object that is whole keeps its box. Catches: the annotated box clipped to the canvas."""
+    side = 64
+    pixels = np.zeros((side, side), np.uint8)
+    pixels[8:56, 8:56] = np.tri(48, 48)[:, ::-1]  # ones in the lower right half
+    boxes = torch.tensor([[8.0, 8, 56, 56], [20.25, 24.5, 32.75, 37.5]])
+    small = np.zeros_like(pixels)
+    small[25:37, 21:32] = 1
+    found = Objects(boxes, torch.arange(2), torch.zeros(2, dtype=torch.bool), [encoded(pixels), encoded(small)])
+    for mirrored in (0.0, 1.0):
+        augment = Augment([ScaleJitter((2.0, 2.0)), Flip(mirrored)], (64, 64), GRAY, GRAY, 0)
+        u = torch.tensor([[0.5, 0.4, 0.4, 0.5]], dtype=torch.float64)  # rows and columns 13 to 45
+        place = placed(augment, [(side, side)], u, side)
+        whole = placed_objects(place, 0, found, masks=True)
+        for box, plane, kept in zip(whole["boxes"], whole["masks"], (False, True), strict=True):
+            down, across = (plane.any(axis).nonzero()[:, 0] for axis in (1, 0))
+            bounds = torch.tensor([across[0], down[0], across[-1] + 1, down[-1] + 1])
+            clipped = placed_objects(place, 0, found, masks=False)["boxes"][int(kept)]
+            assert torch.equal(box, clipped if kept else bounds)
+        assert not torch.equal(whole["boxes"][0], placed_objects(place, 0, found, masks=False)["boxes"][0])
+
+
 def test_an_image_is_where_its_box_is() -> None:
     height, width, side = 60, 90, 72
     pixels = torch.zeros(3, height, width, dtype=torch.uint8)

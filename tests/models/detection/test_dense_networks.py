@@ -199,7 +199,7 @@ def test_a_segmenter_predicts_a_class_per_pixel() -> None:
 
 @pytest.mark.parametrize("name", ["vit_nano", "dhvt_nano"])
 def test_an_external_head_takes_a_segmenters_student_by_name(name: str) -> None:
-    """segmentation_models_pytorch's DPT, as in docs/tutorials/detection.md."""
+    """segmentation_models_pytorch's DPT, as in docs/guides/detection.md."""
     smp = pytest.importorskip("segmentation_models_pytorch", reason="a heavier head is another package's")
     ours = segmenter(student(name, 8), TASK, blocks=(0, 1, 2, 3)).eval()
     theirs = smp.DPT("tu-" + name, encoder_weights=None, classes=2, num_classes=0, img_size=SIZE, patch_size=8).eval()

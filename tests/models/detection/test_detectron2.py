@@ -145,17 +145,25 @@ def test_a_saved_network_detects_the_same(tmp_path: Path) -> None:
             torch.testing.assert_close(other[name], value)
 
 
-def test_biases_of_layers_are_decayed_and_norms_are_not() -> None:
-    """As detectron2's optimizer has it, but for the norms of pyramid and heads. Catches: a position table that decays,
-    relative positions or biases that do not."""
+def test_all_but_norms_of_tokens_and_positions_is_decayed() -> None:
+    """As by detectron2's optimizer. Catches: a position table that decays, relative positions, biases or norms of maps
+    that do not."""
     network = made(**WINDOWS)
     groups = Optim(weight_decay=0.05, decay_biases=True).groups(network)
     decayed = {name for group in groups for name, _ in group["params"] if group["weight_decay"]}
     every = {name for group in groups for name, _ in group["params"]}
-    norms = {name for name, layer in network.named_modules() if isinstance(layer, nn.LayerNorm)}
-    left = {f"{name}.{part}" for name in norms for part in ("weight", "bias")} | {"backbone.student.pos_embed"}
-    assert every - decayed == every & left
+    norms = {name for name, layer in network.backbone.student.named_modules() if isinstance(layer, nn.LayerNorm)}
+    left = {f"{name}.{part}" for name in norms for part in ("weight", "bias")} | {"pos_embed"}
+    assert every - decayed == every & {f"backbone.student.{name}" for name in left}
     assert {"backbone.student.blocks.0.attn.rel_pos_h", "rpn.head.cls_logits.bias"} <= decayed
+    assert {"pyramid.levels.0.5.weight", "roi_heads.mask_head.0.1.bias"} <= decayed
+
+
+def test_biases_start_at_zero() -> None:
+    """Of the heads, and norms at one. Fails for torchvision's mask predictor, whose biases are random."""
+    heads = made().roi_heads
+    assert not any(value.any() for name, value in heads.named_parameters() if name.endswith("bias"))
+    assert heads.mask_predictor.mask_fcn_logits.weight.std().item() == pytest.approx(0.001, rel=0.3)
 
 
 def test_other_heads_are_refused() -> None:

@@ -18,6 +18,9 @@ from torch import Tensor
 from ..targets.objects import UNLABELED, Annotations, Boxed, Objects
 from ..transforms.placement import MIN_SIDE, Placement
 
+ROUNDING = 1e-2
+"""Pixels by which a box that is not cut may lose of its sides."""
+
 
 def target_batch(place: Placement, numbers: Tensor, targets: Annotations, masks: bool = False) -> dict[str, Tensor]:
     """The targets of a batch, on the CPU."""
@@ -49,7 +52,8 @@ def crowd_batch(place: Placement, numbers: Tensor, targets: Annotations) -> dict
 def placed_objects(place: Placement, i: int, objects: Objects, masks: bool) -> dict[str, Tensor]:
     """Boxes [n, 4], labels [n], and on request masks [n, H, W] uint8 of the objects of image i that are trained on.
 
-    Crowds are left out, and so are objects of which less than a pixel is left, or no pixel of their mask.
+    Crowds are left out, and so are objects of which less than a pixel is left, or no pixel of their mask. The box of an
+    object that the canvas cuts bounds what is left of its mask, where masks are requested.
     """
     objects = objects.part(~objects.crowd)
     boxes = place.boxes(i, objects.boxes)
@@ -60,6 +64,11 @@ def placed_objects(place: Placement, i: int, objects: Objects, masks: bool) -> d
     assert objects.shapes is not None or not len(objects)  # an image without objects has no shapes either
     planes = place.outlines(i, objects.shapes or ())
     visible = torch.from_numpy(planes.any((1, 2)))
+    whole = (objects.boxes[:, 2:] - objects.boxes[:, :2]) * place.factors(i)[0].flip(0)
+    cut = (boxes[:, 2:] - boxes[:, :2] < whole - ROUNDING).any(1) & visible
+    for k in cut.nonzero()[:, 0].tolist():
+        down, across = (planes[k].any(axis).nonzero()[0] for axis in (1, 0))
+        boxes[k] = torch.tensor([across[0], down[0], across[-1] + 1, down[-1] + 1])
     return {"boxes": boxes[visible], "labels": objects.labels[visible], "masks": torch.from_numpy(planes)[visible]}
 
 

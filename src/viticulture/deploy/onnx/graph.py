@@ -153,7 +153,7 @@ def check_ending(path: Path) -> None:
     """Raises: UserError for the ending of another format, with the way to get it."""
     fixes = {
         (".pt", ".pth", ".safetensors"): "for torch, timm loads local-dir:RUN/weights/best as it is",
-        (".tflite", ".pte", ".mlpackage", ".mlmodel"): "timmx takes RUN/weights/best there (docs/tutorials/deploy.md)",
+        (".tflite", ".pte", ".mlpackage", ".mlmodel"): "timmx takes RUN/weights/best there (docs/guides/deploy.md)",
     }
     for endings, fix in fixes.items():
         if path.suffix.lower() in endings:

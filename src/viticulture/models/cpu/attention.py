@@ -10,7 +10,7 @@ cheaply (dropout.py) and writes out the backward pass:
 
 where the last sum, over one query's output, equals the sum over its keys of dP * P that a softmax subtracts.
 In bfloat16 the backward pass of that kernel is slow, too: for 16 to 200 tokens it takes 3 to 15 times as long as
-separate matrix products (LOG.md), which `attend` uses there. Plain form of both: `F.scaled_dot_product_attention`.
+separate matrix products (the log), which `attend` uses there. Plain form of both: `F.scaled_dot_product_attention`.
 """
 
 from typing import Any

@@ -6,7 +6,7 @@
 torch sums over one row of one image at a time. The processor's bfloat16 units multiply 32 numbers of such a sum at
 once, and a row of 4 or 8 pixels leaves most of them idle. Here images are concatenated along their rows, with zeros in
 between, so that rows are long; the sum is the same, and a training step of a hybrid ViT takes a tenth less time
-(LOG.md). The plain form is `F.conv2d`, which is used everywhere else.
+(benchmarks/log). The plain form is `F.conv2d`, which is used everywhere else.
 """
 
 import math

@@ -5,7 +5,7 @@
     pooling       RoIAlign between the centers of pixels, with as many samples as a bin has pixels
     boxes         mean absolute error of the four deltas, summed over them
     masks         one output a class, none for the background; targets cut out in the same way, then 0 or 1
-    start         classes N(0, 0.01^2), boxes and masks N(0, 0.001^2), the linear layer uniform by its inputs
+    start         classes N(0, 0.01^2), boxes and masks N(0, 0.001^2), the linear layer uniform by its inputs, biases 0
 
 Deltas: detectron2 draws no box for the background; here its four outputs exist and are not used.
 """
@@ -156,6 +156,9 @@ def build_heads(
                 nn.init.zeros_(layer.bias)
         if mask is not None:
             nn.init.normal_(mask[2].get_submodule("mask_fcn_logits").weight, std=0.001)  # type: ignore[arg-type]
+            for name, parameter in mask[2].named_parameters():
+                if name.endswith("bias"):
+                    nn.init.zeros_(parameter)
     after = {"training": PROPOSALS, "testing": PROPOSALS}
     rpn = Proposals(anchors, rpn_head, 0.7, 0.3, 256, 0.5, BEFORE_SUPPRESSION, after, 0.7)
     masks = (AlignedPool(mask[0]), *mask[1:]) if mask is not None else ()

@@ -6,7 +6,7 @@
 
 Srinivas et al., "Bottleneck Transformers for Visual Recognition", CVPR 2021, arXiv:2101.11605: in a ResNet's last
 stage, attention between all pixels with relative positions takes the place of 3x3 kernels. The network is timm's
-`ByobNet`, whose class documents its layers; the sizes, and how they depend on the patch, are ours (LOG.md).
+`ByobNet`, whose class documents its layers; the sizes, and how they depend on the patch, are ours (benchmarks/log).
 
     timm.create_model("botnet14t", patch_size=16, img_size=64, num_classes=10)
 

@@ -7,7 +7,7 @@ Convolutions respond to edges and textures from the first step on, where a ViT h
 neighbors belong together; attention covers the whole image where only few pixels are left. Dosovitskiy et al., "An
 Image is Worth 16x16 Words", ICLR 2021, arXiv:2010.11929 (R + ViT); Xiao et al., "Early Convolutions Help Transformers
 See Better", NeurIPS 2021, arXiv:2106.14881; Dai et al., "CoAtNet", NeurIPS 2021, arXiv:2106.04803. Sizes are ours,
-chosen for what a processor computes in a certain time (LOG.md).
+chosen for what a processor computes in a certain time (benchmarks/log).
 
     timm.create_model("hybrid_nano", patch_size=8, img_size=64, num_classes=10)
 

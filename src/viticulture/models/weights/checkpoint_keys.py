@@ -8,7 +8,7 @@
     {"state_dict": {"method.student.*", "method.auxiliary.*"}}              a checkpoint of ours
     {"state_dict": {"model._orig_mod.*"}}                                   Lightning around a compiled network
     {"student": {...}, "teacher": {"backbone.*", "head.*"}}                 DINO: the teacher, as its authors do
-    {"model": {"encoder.*", "decoder.0.*"}}                                 SimMIM, whose keys have no bias
+    {"model": {"encoder.*", "decoder.0.*"}}                                 SimMIM, a BEiT (`_of_beit`)
     {"state_dict": {"module.student.*", "module.teacher.*"}}                SEED
     {"state_dict_ema": {...}, "state_dict": {...}}                          timm: the running mean, as timm loads
     {"model": {...}, "model_ema": {...}}                                    DeiT and DHVT: `model`, as they fine-tune
@@ -48,6 +48,8 @@ BOOTSTRAPPING = (
     (r"^cls_head\.", "head."),
 )
 """Names in github.com/zhfeing/Bootstrapping-ViTs-pytorch -> ours."""
+LAYER_SCALES = {"gamma_1": ("ls1.gamma", "attn.proj"), "gamma_2": ("ls2.gamma", "mlp.fc2")}
+"""Factors of a residual branch in BEiT -> in timm's ViTs, and the branch's last layer."""
 
 
 def strip_prefixes(stored: Any, key: str = "") -> State:
@@ -67,7 +69,7 @@ def strip_prefixes(stored: Any, key: str = "") -> State:
     prefix = next((prefix for prefix in SELECTED if any(name.startswith(prefix) for name in tensors)), "")
     selected = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
     others = {name: value for name, value in tensors.items() if not name.startswith(prefix)}
-    stripped = _with_joint_biases({**others, **_without_wrappers(selected)})
+    stripped = {**others, **_without_wrappers(selected)}
     return _of_bootstrapping(stripped) if "pos_embed.pos_embed" in stripped else stripped
 
 
@@ -80,7 +82,7 @@ def own_names(network: nn.Module, weights: State) -> State:
     """Return weights by a network's parameter names, from its authors' names; those of timm's networks stay."""
     module = sys.modules[type(network).__module__]
     rename = None if module.__name__.startswith("timm.") else getattr(module, "checkpoint_filter_fn", None)
-    return rename(weights, network) if rename else weights
+    return _of_beit(rename(weights, network) if rename else weights, network.state_dict())
 
 
 def _without_wrappers(tensors: State) -> State:
@@ -90,12 +92,26 @@ def _without_wrappers(tensors: State) -> State:
     return tensors
 
 
-def _with_joint_biases(weights: State) -> State:
-    """Join the biases of queries and values, which SimMIM's ViTs store alone, with zeros for the keys'."""
-    for name in [name for name in weights if name.endswith(".attn.q_bias")]:
-        q, v = weights.pop(name), weights.pop(name.replace("q_bias", "v_bias"))
-        weights[name.replace("q_bias", "qkv.bias")] = torch.cat([q, torch.zeros_like(q), v])
-    return weights
+def _of_beit(weights: State, ours: State) -> State:
+    """Convert what BEiT's ViTs, as SimMIM's and DeiT III's, store apart, unless the network does so, too: biases of
+    queries and values alone are joined, with zeros for the keys', and layer scales take timm's names or, of a network
+    without, are multiplied into the layer before them."""
+    converted = dict(weights)
+    for name in [name for name in weights if name not in ours]:
+        base, _, last = name.rpartition(".")
+        if last == "q_bias" and f"{base}.qkv.bias" in ours:
+            q, v = converted.pop(name), converted.pop(f"{base}.v_bias")
+            converted[f"{base}.qkv.bias"] = torch.cat([q, torch.zeros_like(q), v])
+        elif last in LAYER_SCALES:
+            scale, layer = (f"{base}.{part}" for part in LAYER_SCALES[last])
+            gamma = converted.pop(name)
+            if scale in ours:
+                converted[scale] = gamma
+                continue
+            for part in ("weight", "bias"):
+                if (value := converted.get(f"{layer}.{part}")) is not None:
+                    converted[f"{layer}.{part}"] = (gamma * value.mT).mT if value.ndim > 1 else gamma * value
+    return converted
 
 
 def _of_bootstrapping(weights: State) -> State:
