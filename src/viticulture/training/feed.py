@@ -71,7 +71,7 @@ def training_loader(session: Session, shard: Shard = ALONE, device: torch.device
         augmentations(session.config, session.dataset, session.method.batch_spec),
         session.plan.batch_size,
         session.seed,
-        Sampling(train.repeats, session.config.data.sampling == "balanced"),
+        Sampling(train.repeats, session.config.data.sampling == "balanced", train.fixed_views),
         shard,
         device,
     )
