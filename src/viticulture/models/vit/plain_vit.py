@@ -171,7 +171,13 @@ def build_local(
         options["embed_layer"] = ShiftedPatchEmbed
     attention = LocalAttention if local_attention else DroppedAttention
     local = partial(build, name.removesuffix("_local"), attention=attention)
-    return build_model_with_cfg(local, name, pretrained, feature_cfg=FEATURES, **options)
+    student = build_model_with_cfg(local, name, pretrained, feature_cfg=FEATURES, **options)
+    if local_attention and student.patch_embed.num_patches + student.num_prefix_tokens < 2:
+        raise UserError(
+            f"no token of {name} attends to itself, and an image is a single one; take smaller patches, or "
+            "local_attention false"
+        )
+    return student
 
 
 register(build, SIZES, "plain ViT", fitting_patch=eight_patches, timm_form=timm_form)
