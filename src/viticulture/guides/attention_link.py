@@ -31,8 +31,9 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..keywords import check_fields
 from ..models.data_spec import DataSpec
+from ..models.layout import layout
 from ..models.links import Links, read_link_set
-from ..models.taps import Readings, layout
+from ..models.taps import Readings
 from ..models.teachers.feature_maps import load_maps
 from .guide import Batch, Capability, Guide, check_positive, teacher_images
 

@@ -31,7 +31,8 @@ from ..models.agent.agent_cnn import AgentShape
 from ..models.agent.build import agent_for
 from ..models.agent.shared_agent import SharedAgent, shared_agent_for
 from ..models.data_spec import DataSpec
-from ..models.taps import Readings, layout
+from ..models.layout import layout
+from ..models.taps import Readings
 from .guide import Batch, Capability, Guide, check_positive
 
 

@@ -97,7 +97,7 @@ def wrong_or_slow(
 
 
 def _reads_padding_alone(size: int, taps: int, step: int, gap: int, before: int, both: int) -> bool:
-    """Return whether a tap of a kernel reads no pixel of a dimension of `size`, with `before` of `both` zeros before."""
+    """Return whether a tap of a kernel reads no pixel of a dimension of `size`, `before` of `both` zeros before it."""
     outputs = range(0, size + both - gap * (taps - 1), step)  # where each begins
     return any(
         all(not 0 <= output + tap * gap - before < size for output in outputs) for tap in range(taps if before else 0)

@@ -33,7 +33,7 @@ from torch import nn
 
 from ...errors import UserError, unknown
 from ..cpu.dropout import replace_dropout
-from ..registering import eight_patches, register, reject_pretrained, timm_config
+from ..registering import FEATURES, eight_patches, register, reject_pretrained, timm_config
 from .attention import DroppedAttention
 from .locality import LocalAttention, ShiftedPatchEmbed
 from .sparse_attention import FreeSparseAttention, SparseAttention
@@ -91,8 +91,6 @@ def xavier_normal(student: VisionTransformer) -> float:
         nn.init.normal_(student.cls_token)
     return 1.0
 
-
-FEATURES = {"out_indices": 3, "feature_cls": "getter"}
 
 STARTS: dict[str, Callable[[VisionTransformer], float]] = {
     "usual": usual,
