@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write docs/reference/python.md from the signatures and docs/reference/recipes.md from the recipes' headers; count
-what the students cost, for `viticulture models`.
+"""Write docs/reference/: python.md from signatures, recipes.md from the recipes' headers, config.md from the help of
+recipe keys; count what the students cost, for `viticulture models`.
 
 python docs/reference.py
 """
 
 import inspect
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from docstring_parser import Docstring, parse
 
@@ -20,15 +22,23 @@ from viticulture.models import catalog
 from viticulture.models.students import matching
 
 HERE = Path(__file__).parent
-API = """# Python
+API = """# Commands and Python
 
-Every verb of the command line is a function of the package, with the same names and defaults;
-`viticulture VERB --help` shows the same words. Made by `python docs/reference.py`.
+Every command is a function of the package, with the same names and defaults: `viticulture train DATA --seed 1` is
+`viticulture.train(DATA, seed=1)`, and `viticulture COMMAND --help` prints the same text. Made by `python
+docs/reference.py`.
+"""
+CONFIG = """# Configuration
+
+Every key of a recipe, as `viticulture train --help-all` prints it. On the command line a key is an option (`--optim.lr
+1e-4`), in Python an entry of `overrides`. Defaults are those of the key; a recipe may set another value, which
+`--print-config` prints. Made by `python docs/reference.py`.
 """
 RECIPES = """# Recipes
 
-One complete YAML file each; the header says the command, the published number, hardware and our result.
-`viticulture recipes` lists them, and `--print-config` shows every key of one. Made by `python docs/reference.py`.
+One complete YAML file each; its header has the command, the published number, hardware and the result here.
+`viticulture recipes` lists those with a result, `--all` all of them, and `--print-config` prints every key of one.
+Made by `python docs/reference.py`.
 """
 SECTIONS = {
     "default": "What `viticulture train` takes by itself",
@@ -117,6 +127,25 @@ def _cell(text: str | None) -> str:
     return _line(text).replace("|", "\\|")
 
 
+def render_config() -> str:
+    """The page of recipe keys as Markdown."""
+    parts = [CONFIG.strip()]
+    with patch.dict(os.environ, COLUMNS="100000"):  # argparse wraps text at the terminal's width
+        text = viticulture.reference()
+    for line in re.split(r"\n(?=  --|\S)", "The method:\n" + text):
+        option = re.match(r"  --(\S+)(?: [A-Z]\S*)*\s+(.*)", line, re.DOTALL)
+        if option is None:
+            parts.append(
+                f"\n## {_line(line).removesuffix(':')}\n\n| key | meaning | type | default |\n|---|---|---|---|"
+            )
+            continue
+        kind = re.search(r"\(type:\s+(.*),\s+default:\s+(.*)\)\s*$", option[2], re.DOTALL)
+        words = option[2][: kind.start()] if kind else option[2]
+        cells = [f"`{option[1]}`", _cell(words), *(_cell(text) for text in (kind.groups() if kind else ("", "")))]
+        parts.append(f"| {' | '.join(cells)} |")
+    return "\n".join(parts) + "\n"
+
+
 def render_recipes() -> str:
     """The page of recipes as Markdown."""
     parts = [RECIPES.strip()]
@@ -153,5 +182,6 @@ def render_costs() -> str:
 
 if __name__ == "__main__":
     catalog.COSTS.write_text(render_costs(), encoding="utf-8")
+    (HERE / "reference" / "config.md").write_text(render_config(), encoding="utf-8")
     (HERE / "reference" / "python.md").write_text(render_api(), encoding="utf-8")
     (HERE / "reference" / "recipes.md").write_text(render_recipes(), encoding="utf-8")

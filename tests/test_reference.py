@@ -25,6 +25,7 @@ def script() -> ModuleType:
 def test_the_pages_are_generated_from_the_code(script: ModuleType) -> None:
     """After changes of signatures, docstrings or recipes' headers: python docs/reference.py."""
     assert (REFERENCE / "python.md").read_text("utf-8") == script.render_api()
+    assert (REFERENCE / "config.md").read_text("utf-8") == script.render_config()
     assert (REFERENCE / "recipes.md").read_text("utf-8") == script.render_recipes()
 
 

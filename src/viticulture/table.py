@@ -23,7 +23,7 @@ from .text import clean
 GAP = 3  # columns of a terminal between two of a table
 MIN_WIDTHS = {"text": 10, "prose": 24, "sentence": 24, "name": 80}
 """Minimum widths of columns of text, before other columns move below."""
-SENTENCE = 48
+SENTENCE = 29
 """Width of sentences in a pipe, which has no width."""
 ENDLESS = 10_000
 """Width of a pipe."""

@@ -17,12 +17,17 @@ MOST_COUNTED = 20
 """timm students whose costs are computed for one list."""
 
 
-def recipes() -> "Table":
-    """List the shipped recipes with their headers."""
+@checked
+def recipes(all: bool = False) -> "Table":
+    """List the shipped recipes: what they train, and the result here.
+
+    Args:
+        all: also the untested ones, after the others: most have the size of a paper's own training.
+    """
     from ..config.load import about, shipped
     from ..report.terminal import recipe_list
 
-    return recipe_list({name: about(name) for name in shipped()})
+    return recipe_list({name: about(name) for name in shipped()}, all)
 
 
 def tables() -> "Table":

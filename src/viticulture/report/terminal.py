@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The terminal output of the commands: what is about to be trained, and their results."""
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -129,14 +130,29 @@ def say(result: Any) -> None:
         print_table(result[0].table(result))
 
 
-def recipe_list(headers: dict[str, dict[str, str]]) -> Table:
-    """Shipped recipes, the defaults first: what they train, what the paper and we got."""
-    columns = [Column("recipe", "name")]
-    columns += [Column(name, "sentence") for name in ("what it trains", "published", "our result")]
-    names = sorted(headers, key=lambda name: (not name.startswith("default/"), name))
-    heads = [(name, headers[name]) for name in names]
-    rows = [(name, head["What"], head.get("Published", ""), head.get("Result", "")) for name, head in heads]
-    return Table("", columns, rows)
+UNTESTED = "untested"
+
+
+def recipe_list(headers: dict[str, dict[str, str]], untested: bool) -> Table:
+    """Return shipped recipes with a result here, the defaults first, and after them those without.
+
+    Args:
+        headers: recipe -> its header comment.
+        untested: also those without.
+    """
+    tested = {name: not head["Result"].startswith(UNTESTED) for name, head in headers.items()}
+    names = sorted(headers, key=lambda name: (not tested[name], not name.startswith("default/"), name))
+    results = {name: _first(headers[name]["Result"], "[;.]") if tested[name] else UNTESTED for name in names}
+    rows = [(name, _first(headers[name]["What"], "[;:.]"), results[name]) for name in names if untested or tested[name]]
+    more = len(headers) - len(rows)
+    note = f"{more} untested recipes, most of a paper's own size: viticulture recipes --all" if more else ""
+    columns = [Column("recipe", "name"), Column("what it trains", "sentence"), Column("result here", "sentence")]
+    return Table("", columns, rows, note)
+
+
+def _first(text: str, ends: str) -> str:
+    """Return text without parentheses up to the first of some signs, or a comparison."""
+    return re.split(rf"{ends}(?: |$)|, where ", re.sub(r" \([^()]*\)", "", text))[0]
 
 
 def student_list(entries: Sequence[Entry]) -> Table:
