@@ -50,7 +50,8 @@ from viticulture.tasks.annotated_task import AnnotatedModel, image_sizes
 from viticulture.tasks.detection import find
 from viticulture.tasks.detection_metrics import evaluate_detections
 from viticulture.tasks.results import Result
-from viticulture.tasks.segmentation import classify_pixels, evaluate_pixels
+from viticulture.tasks.segmentation import classify_pixels
+from viticulture.tasks.segmentation_metrics import evaluate_pixels
 from viticulture.tasks.task import task_of
 from viticulture.training.assemble import augmentations, data_spec_of
 from viticulture.training.data import load_dataset, open_for

@@ -15,7 +15,7 @@ from viticulture.models.detection.networks import detector, segmenter
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import save
 from viticulture.tasks.detection_metrics import ClassPrecision, DetectionResult, Precisions
-from viticulture.tasks.segmentation import ClassIoU, SegmentationResult
+from viticulture.tasks.segmentation_metrics import ClassIoU, SegmentationResult
 from viticulture.training.run_folder import FORMAT, RunFolder
 from viticulture.version import VERSION
 

@@ -16,7 +16,8 @@ from .guides.guide import Capability, Guide
 from .losses import cross_entropy, hard_distillation, soft_distillation
 from .methods.method import BatchSpec, Method, Setup, StepContext, TrainingLength
 from .models.data_spec import DataSpec
-from .models.taps import Readings, layout
+from .models.layout import layout
+from .models.taps import Readings
 from .models.teachers.feature_maps import load_maps
 from .models.teachers.frozen import Frozen
 from .models.teachers.outputs import load_teacher

@@ -83,12 +83,40 @@ def test_steps_made_together_equal_those_made_alone() -> None:
     assert all(map(same, [alone[0, step] for step in (3, 4, 5)], load))
 
 
+def test_resuming_makes_steps_in_the_same_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From step 3 of 6 on, as from 0. Catches: groups that begin where a run resumes, in which a GPU may round
+    otherwise."""
+    sizes: list[int] = []
+    staged = Loader._staged
+    monkeypatch.setattr(
+        Loader, "_staged", lambda self, draw, *rest: (sizes.append(len(draw.numbers)), staged(self, draw, *rest))[1]
+    )
+    load = Loader(images(25), (view(),), 4, seed=0)
+    load.at_once = 4
+    whole = [list(load), list(load)]
+    assert sizes == [16, 8, 16, 8]
+    sizes.clear()
+    load.load_state_dict({"epoch": 0, "next": 3})
+    resumed = [list(load), list(load)]
+    assert sizes == [16, 8, 16, 8]
+    assert all(map(same, whole[0][3:] + whole[1], resumed[0] + resumed[1]))
+
+
 def test_labels_and_pixels_belong_to_their_index() -> None:
     data = images(12)
     batch = Loader(data, (Augment([Resize()], (10, 10), MEAN, STD, CLASSES),), 6, 0).batch(0, 1)
     assert torch.equal(batch["label"], data.records.labels[batch["index"]])
     pixels = (batch["image"] * torch.tensor(STD)[:, None, None] + torch.tensor(MEAN)[:, None, None]) * 255
     torch.testing.assert_close(pixels, data.take(batch["index"]).float(), atol=1e-3, rtol=0)
+
+
+def test_fixed_views_begin_again() -> None:
+    """Order and augmentation of epoch 2 are those of epoch 0, of epoch 1 are others."""
+    whole = loader(sampling=Sampling(fixed_views=2))
+    first, second, third = (whole.batch(epoch, 0) for epoch in range(3))
+    assert all(torch.equal(first[key], third[key]) for key in first)
+    assert not torch.equal(first["image"], second["image"])
+    assert not torch.equal(first["index"], second["index"])
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ from viticulture.tasks.detection_metrics import (
 )
 from viticulture.tasks.drawing import MISSED, RIGHT, WRONG, color_of, counts_of, draw_classes, draw_compared, draw_found
 from viticulture.tasks.results import FOUND, Results
-from viticulture.tasks.segmentation import ClassMap, Segmentation, SegmentationPrediction, evaluate_pixels
+from viticulture.tasks.segmentation import ClassMap, Segmentation, SegmentationPrediction
+from viticulture.tasks.segmentation_metrics import evaluate_pixels
 from viticulture.tasks.task import Task, task_of
 from viticulture.training.run_inputs import config_of
 

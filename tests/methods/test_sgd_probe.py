@@ -46,6 +46,7 @@ def test_the_student_is_the_probe_folded(tmp_path: Path) -> None:
     """After a training the student's logits are W norm(f) + b with the running statistics, its trunk is untouched, and
     a plain loop gives the same. Catches: a trunk that moves, statistics of the last batch, a bias without the mean."""
     session = start(tmp_path / "run")
+    assert "random weights" in session.method.warnings(20)[0]
     before = {name: value.clone() for name, value in session.method.student.state_dict().items()}
     fit(session)
     method = session.method.eval()

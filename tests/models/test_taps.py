@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from refusals import refused
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
+from viticulture.models.layout import Layout, layout
 from viticulture.models.students import create_student
-from viticulture.models.taps import READINGS, Layout, Readings, Taps, layout
+from viticulture.models.taps import READINGS, Readings, Taps
 
 BOTH = frozenset({"blocks", "attention"})
 EVERY = frozenset(READINGS)

@@ -27,8 +27,8 @@ from viticulture.report.page import Costs, RunPage, render
 from viticulture.report.run_page import page_of
 from viticulture.report.svg import Series, row_chart
 from viticulture.table import Column, Table, duration, scaled
-from viticulture.tasks.classification import classification_page
 from viticulture.tasks.classification_metrics import ClassificationResult, WithoutCopies, evaluate_predictions
+from viticulture.tasks.classification_page import classification_page
 from viticulture.tasks.figures import TaskPage
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)> \"' 👩‍🔬 ü \udcff </style> {curly}"

@@ -17,8 +17,8 @@ from viticulture.data.sources.arrays import from_arrays
 from viticulture.evaluation.outputs import Predictions
 from viticulture.report.inspection import inspected
 from viticulture.table import Column, Spread, Table, print_table
-from viticulture.tasks.classification import confused, per_class, summary
 from viticulture.tasks.classification_metrics import ClassificationResult, evaluate_predictions
+from viticulture.tasks.classification_page import confused, per_class, summary
 from viticulture.text import clean
 
 ODD = [

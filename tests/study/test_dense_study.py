@@ -35,7 +35,8 @@ from viticulture.tasks.detection_metrics import DetectedObjects, evaluate_detect
 from viticulture.tasks.multilabel import Multilabel
 from viticulture.tasks.multilabel_metrics import MultilabelResult, evaluate_labels
 from viticulture.tasks.results import RESULTS, Result, Results
-from viticulture.tasks.segmentation import Segmentation, evaluate_pixels
+from viticulture.tasks.segmentation import Segmentation
+from viticulture.tasks.segmentation_metrics import evaluate_pixels
 from viticulture.tasks.task import Task
 
 IMAGES, NAMES = 40, ("disk", "square")

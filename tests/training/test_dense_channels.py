@@ -26,7 +26,8 @@ from viticulture.data.targets.objects import Masked
 from viticulture.deploy.hub.push import contents
 from viticulture.deploy.serve.predictor import Predictor
 from viticulture.tasks.annotated_task import model_of
-from viticulture.tasks.segmentation import SegmentationPrediction, SegmentationResult
+from viticulture.tasks.segmentation import SegmentationPrediction
+from viticulture.tasks.segmentation_metrics import SegmentationResult
 from viticulture.tasks.task import task_of
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.run_inputs import config_of, dataset_of

@@ -23,7 +23,8 @@ from viticulture.data.transforms.mix import Mix
 from viticulture.data.transforms.rand_augment import RandAugment
 from viticulture.data.transforms.view import Augment
 from viticulture.errors import UserError
-from viticulture.models.taps import READINGS, Taps, layout
+from viticulture.models.layout import layout
+from viticulture.models.taps import READINGS, Taps
 from viticulture.training.feed import training_loader
 from viticulture.training.replay import Budget, Memory
 from viticulture.training.session import Session

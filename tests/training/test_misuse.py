@@ -98,13 +98,24 @@ MISTAKES: list[tuple[str, str]] = [
     ("train digits --epochs " + "9" * 5000, "not valid YAML"),
     # rates that would rise where they are to fall
     ("train digits --optim.lr 1e-6 --schedule.min_lr 1e-5", "schedule.min_lr must not exceed optim.lr"),
+    (
+        "train digits --optim.lr 1e-6 --schedule.min_lr 1e-5 --schedule.rule mmcv --schedule.interval epoch",
+        "schedule.min_lr must not exceed optim.lr",
+    ),
     ("train digits --optim.lr 1e-6 --schedule.warmup_lr 1e-5", "schedule.warmup_lr must not exceed optim.lr"),
     ("train digits --budget 5m --optim.lr 1e-6 --schedule.min_lr 1e-5", "schedule.min_lr must not exceed optim.lr"),
     ("compare digits --recipes default/digits,dhvt/digits --epochs 1 --schedule.min_lr 1", "min_lr must not exceed"),
     # split_arguments that are no choice
     ("train digits --train.validate tset", "validate"),
     ("train digits --engine.precision 8", "precision"),
+    ("train digits --images.normalize '[[0.5, 0.5, 120], [0.5, 0.5, 0.5]]'", "means in [0, 1]"),
+    ("train digits --images.normalize '[[0.5, 0.5], [0.5, 0.5]]'", "deviations of 3 channels"),
     # a student's options
+    (
+        "train digits --student vit_mini_local --student.patch_size 8 "
+        "--student.options '{class_token: false, global_pool: avg}'",
+        "an image is a single one",
+    ),
     ("train digits --student vit_nano --student.options.drop_path_rate 5", "must lie in [0, 1), got 5"),
     ("train digits --student vit_nano --student.options.depth abc", "cannot be built with {'depth': 'abc'}"),
     ("train digits --student vit_nano --student.options.depth 100000", "at most 1000"),

@@ -27,8 +27,9 @@ from viticulture.data.open import open_source
 from viticulture.data.transforms.view import Augment
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
+from viticulture.models.layout import layout
 from viticulture.models.students import create_student
-from viticulture.models.taps import Taps, layout
+from viticulture.models.taps import Taps
 from viticulture.models.weights.files import load, save
 from viticulture.training.assemble import build_guides
 from viticulture.training.run import fit

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from ..errors import UserError
-from ..models.taps import AttentionReading, Layout
+from ..models.layout import Layout
+from ..models.taps import AttentionReading
 from ..models.vit.patches import PatchGrid
 
 

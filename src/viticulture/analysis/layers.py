@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import UserError, unknown
-from ..models.taps import Layout, Taps
+from ..models.layout import Layout
+from ..models.taps import Taps
 from ..models.vit.patches import PatchGrid
 from .attention import AttentionStatistics, RunningMean, patch_spacings, uniform_distance
 from .cka import MinibatchCKA

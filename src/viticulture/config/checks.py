@@ -98,7 +98,7 @@ def _check_closed_form(config: Config) -> None:
 def check_rates(config: Config) -> None:
     """Raises: UserError where a schedule begins or ends at a rate above the highest one."""
     lr, schedule = config.optim.lr, config.schedule
-    warms_up, falls = schedule.warmup_epochs != 0, schedule.rule in ("cosine", "timm")
+    warms_up, falls = schedule.warmup_epochs != 0, schedule.rule in ("cosine", "timm", "mmcv")
     for name, rate, counts in (("warmup_lr", schedule.warmup_lr, warms_up), ("min_lr", schedule.min_lr, falls)):
         if counts and rate > lr:
             raise UserError(

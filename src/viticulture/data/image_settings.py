@@ -119,11 +119,11 @@ class ImageSettings:
         if not 1 <= self.channels <= MAX_CHANNELS:
             raise UserError(f"images.channels must lie in 1 to {MAX_CHANNELS}, got {self.channels}")
         if not isinstance(self.normalize, str):
-            mean_and_std = [tuple(map(float, values)) for values in self.normalize]
-            if [len(values) for values in mean_and_std] != [self.channels] * 2 or min(mean_and_std[1]) <= 0:
+            as_listed = [len(values) for values in self.normalize] == [self.channels] * 2
+            if not as_listed or min(self.normalize[1]) <= 0 or not all(0 <= mean <= 1 for mean in self.normalize[0]):
                 raise UserError(
-                    f"images.normalize has means and positive deviations of {counted(self.channels, 'channel')}, "
-                    f"[[0.5, ...], [0.5, ...]], got {self.normalize}"
+                    f"images.normalize has means in [0, 1] and positive deviations of "
+                    f"{counted(self.channels, 'channel')}, [[0.5, ...], [0.5, ...]], got {self.normalize}"
                 )
         elif self.channels != 3 and self.normalize not in ("half", "dataset"):
             raise UserError(

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..config.resolve import Config
 from ..config.schema import of_class
 from ..data.batches.batch import Batch
-from ..data.batches.evaluation import evaluation_batches, evaluation_view, evaluation_views
+from ..data.batches.evaluation import evaluation_batches, evaluation_view, evaluation_views, usual_batch
 from ..data.batches.loader import CPU
 from ..data.dataset import ImageSettings
 from ..data.image_set import Images
@@ -34,10 +34,10 @@ from ..models.tta import Calibrated, TTAMode, describe, temperature_of, tta_mode
 from ..models.weights.files import load
 from ..models.weights.sources import open_network
 from ..text import log, shell_word
+from ..training.machine import keep_freed_memory
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import config_of
 
-BATCH = 256
 ONE_HEAD = "its one head"
 
 
@@ -56,7 +56,7 @@ class EvaluatedModel:
     data_spec: DataSpec
     image_settings: ImageSettings
     device: torch.device
-    batch_size: int = BATCH
+    batch_size: int
     architecture: str = ""
     whole: bool = False
     eval_views: TTAMode = "one"
@@ -90,13 +90,15 @@ class EvaluatedModel:
         return evaluation_view(self.data_spec).normalize(send(pixels, self.device))
 
 
-def of_run(run: RunFolder, weights: str = "", batch_size: int = BATCH) -> EvaluatedModel:
+def of_run(run: RunFolder, weights: str = "", batch_size: int | None = None) -> EvaluatedModel:
     """Load a run's student, with images prepared as the run's validation images were."""
     recipe = config_of(run)  # which imports what a student of the user's code needs
     student, data_spec, config = load(run.weights(weights or run.which()[0]))
     device = device_for(recipe)
+    keep_freed_memory()
     return EvaluatedModel(
-        student.to(device), data_spec, recipe.images, device, batch_size, _architecture(config),
+        student.to(device), data_spec, recipe.images, device, batch_size or usual_batch(data_spec.image_size),
+        _architecture(config),
         eval_views=tta_mode(config), temperature=temperature_of(config, len(data_spec.classes)),
     )  # fmt: skip
 
@@ -125,8 +127,9 @@ def of_source(source: str) -> EvaluatedModel:
         fit=fit,
     )
     device = _device()
+    keep_freed_memory()
     return EvaluatedModel(
-        network.to(device), data_spec, image_settings, device,
+        network.to(device), data_spec, image_settings, device, usual_batch(data_spec.image_size),
         architecture=_architecture(about.config) if about.config else about.architecture,
         eval_views=tta_mode({**about.config}),
         temperature=temperature_of({**about.config}, len(data_spec.classes)),

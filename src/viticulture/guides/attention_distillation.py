@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..models.data_spec import DataSpec
-from ..models.taps import Readings, layout
+from ..models.layout import layout
+from ..models.taps import Readings
 from ..models.teachers.patches import PatchReadings, freeze, load_patch_teacher
 from ..models.vit.patches import check, finish
 from .guide import Batch, Guide

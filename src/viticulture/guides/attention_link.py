@@ -31,10 +31,11 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..keywords import check_fields
 from ..models.data_spec import DataSpec
+from ..models.layout import layout
 from ..models.links import Links, read_link_set
-from ..models.taps import Readings, layout
+from ..models.taps import Readings
 from ..models.teachers.feature_maps import load_maps
-from .guide import Batch, Capability, Guide, teacher_images
+from .guide import Batch, Capability, Guide, check_positive, teacher_images
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,7 @@ class AttentionLink(Guide):
         teacher_view: TeacherView = TeacherView(),
     ) -> None:
         super().__init__()
-        if weight <= 0:
-            raise UserError(f"weight must be positive, got {weight}; to switch the guide off, leave it out")
+        check_positive(weight=weight)
         where = layout(student)
         if not (where.class_token and where.attention):
             raise UserError(

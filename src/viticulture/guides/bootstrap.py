@@ -31,8 +31,9 @@ from ..models.agent.agent_cnn import AgentShape
 from ..models.agent.build import agent_for
 from ..models.agent.shared_agent import SharedAgent, shared_agent_for
 from ..models.data_spec import DataSpec
-from ..models.taps import Readings, layout
-from .guide import Batch, Capability, Guide
+from ..models.layout import layout
+from ..models.taps import Readings
+from .guide import Batch, Capability, Guide, check_positive
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,7 @@ class Bootstrap(Guide):
         weight: float = 1.0,
     ) -> None:
         super().__init__()
-        if weight <= 0:
-            raise UserError(f"weight must be positive, got {weight}; to switch the guide off, leave it out")
+        check_positive(weight=weight)
         if weights not in ("own", "shared", "aligned"):
             raise UserError(f"weights must be own, shared or aligned, got {weights!r}")
         make = agent_for if weights == "own" else shared_agent_for

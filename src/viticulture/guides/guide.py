@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..data.batches.batch import TEACHER_IMAGE
 from ..data.batches.batch import Batch as Batch
+from ..errors import UserError
 from ..models.taps import Readings
 
 
@@ -24,6 +25,14 @@ class Capability(Enum):
 def teacher_images(batch: Batch) -> Tensor:
     """Return the images for teachers, [B, C, h, w]: the student's in another size where the batch has them."""
     return batch.get(TEACHER_IMAGE, batch["image"])
+
+
+def check_positive(**numbers: float) -> None:
+    """Raises: UserError for a keyword's number that is not positive."""
+    for name, number in numbers.items():
+        if number <= 0:
+            off = "; to switch the guide off, leave it out" if name == "weight" else ""
+            raise UserError(f"{name} must be positive, got {number}{off}")
 
 
 class Guide(nn.Module, ABC):

@@ -22,7 +22,7 @@ from ..losses import binary_distillation, hard_distillation, soft_distillation
 from ..models.data_spec import DataSpec
 from ..models.taps import Readings
 from ..models.teachers.outputs import load_teacher
-from .guide import Batch, Capability, Guide, teacher_images
+from .guide import Batch, Capability, Guide, check_positive, teacher_images
 
 
 class Logits(Guide):
@@ -59,10 +59,7 @@ class Logits(Guide):
             raise UserError(f"kind must be soft or hard, got {kind!r}")
         if kind == "hard" and data_spec.multilabel:
             raise UserError("kind hard takes one class of an image as its label; of several labels take kind: soft")
-        if temperature <= 0:
-            raise UserError(f"temperature must be positive, got {temperature}")
-        if weight <= 0:
-            raise UserError(f"weight must be positive, got {weight}; to switch the guide off, leave it out")
+        check_positive(temperature=temperature, weight=weight)
         self.teacher = load_teacher(teacher, data_spec, teacher_size)
         self.kind, self.temperature, self.weight = kind, temperature, weight
         self.soft = binary_distillation if data_spec.multilabel else soft_distillation

@@ -18,7 +18,7 @@ from ..errors import UserError
 from ..models.data_spec import DataSpec
 from ..models.taps import Readings, relations
 from ..models.teachers.outputs import load_teacher
-from .guide import Batch, Capability, Guide, teacher_images
+from .guide import Batch, Capability, Guide, check_positive, teacher_images
 
 
 class RelationDistillation(Guide):
@@ -46,10 +46,7 @@ class RelationDistillation(Guide):
         weight: float = 1.0,
     ) -> None:
         super().__init__()
-        if temperature <= 0:
-            raise UserError(f"temperature must be positive, got {temperature}")
-        if weight <= 0:
-            raise UserError(f"weight must be positive, got {weight}; to switch the guide off, leave it out")
+        check_positive(temperature=temperature, weight=weight)
         self.teacher = load_teacher(teacher, data_spec, output="relations")
         self.grid = self.teacher.outputs.grid
         if self.grid == (1, 1):

@@ -27,9 +27,10 @@ from ..errors import UserError
 from ..guides.guide import Batch, Capability
 from ..keywords import check_fields
 from ..models.heads import token_logits
+from ..models.layout import layout
 from ..models.momentum_encoder import MomentumEncoder
 from ..models.shared_batch_norm import averaged, normalized
-from ..models.taps import feature_width, layout
+from ..models.taps import feature_width
 from ..models.vit.patches import at_any_size, check_size
 from .method import BatchSpec, Method, Setup
 

@@ -47,6 +47,12 @@ class SGDProbe(Method):
         nn.init.trunc_normal_(self._classifier().weight, std=0.01)
         nn.init.zeros_(self._classifier().bias)
 
+    def warnings(self, batch_size: int) -> list[str]:
+        """Warn of features of random weights."""
+        return (
+            [] if self.start else ["the network that is probed has random weights; name a trained one: --init NETWORK"]
+        )
+
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         student: Any = self.student.eval()
         with torch.no_grad():

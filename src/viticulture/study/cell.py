@@ -18,7 +18,7 @@ from ..data.image_set import StreamedImages
 from ..data.open import is_there
 from ..disk import read_json
 from ..errors import UserError
-from ..models.taps import layout
+from ..models.layout import layout
 from ..tasks.task import task_of
 from ..text import command_line, read_yaml, yaml_word
 from ..training.half_precision import check_precision

@@ -26,8 +26,7 @@ from ..data.targets.outlines import bitmap, check_outlines, encoded
 from ..errors import UserError, comma_separated, some
 from ..evaluation.inputs import ImageInput
 from ..outputs import csv_text
-from ..scores.confusion import most_confused
-from ..table import Cell, Column, Table, unread
+from ..table import Table
 from ..training.run_inputs import config_of
 from .annotated_task import (
     BATCH,
@@ -42,16 +41,15 @@ from .annotated_task import (
     spread,
     thinned,
 )
-from .detection_metrics import BACKGROUND, DetectedObjects, DetectionResult, evaluate_detections, mean_boxes
+from .detection_metrics import DetectedObjects, DetectionResult, evaluate_detections, mean_boxes
+from .detection_tables import class_table, confusion_table, curves, found_table, overlaps_table, summary
 from .drawing import Picture, counts_of, draw_compared, draw_found
-from .figures import LineChart, Pictures, TaskPage, TaskSection
+from .figures import Pictures, TaskPage, TaskSection
 from .results import Results
 from .task import Prediction, compared, tile_of, weakest
 
 INSIDE = 0.5  # share from which a pixel belongs to a mask
 STEP = 1e-5  # of scores as they are written
-MAX_CURVES = 8
-"""Classes whose precision is drawn: those with most objects."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,13 +130,6 @@ class DetectionPrediction(Prediction):
             rows += [[each.name, row["category"], row["score"], *row["bbox"], ""] for row in listed]
             rows += [] if listed else [[each.name, "", *[None] * 5, each.error]]
         return csv_text(rows)
-
-
-def found_table(predictions: Sequence[Any], words: Any, below: str) -> Table:
-    """One row an image: what is found in it."""
-    rows: list[list[Cell]] = [[each.name, "" if each.error else words(each), each.error] for each in predictions]
-    note = "; ".join(filter(None, [unread([each.error for each in predictions]), below]))
-    return Table("", [Column("name"), Column("found", "prose"), Column("error", "prose")], rows, note)
 
 
 def coco_results(predictions: Sequence[DetectionPrediction], listed: Numbering | None = None) -> list[dict[str, Any]]:
@@ -298,7 +289,7 @@ class Detection(AnnotatedTask):
         sections = [
             TaskSection("Pictures", [Pictures(galleries.get("annotated", ()), MAX_PICTURE_SIDE)]),
             TaskSection("Results", [summary(results)]),
-            TaskSection("Precision and recall", [*_curves(result), overlaps_table(result)]),
+            TaskSection("Precision and recall", [*curves(result), overlaps_table(result)]),
             TaskSection("Classes", [class_table(result)], sortable=True),
             TaskSection("Confusion", [confusion_table(result)]),
         ]
@@ -364,72 +355,3 @@ def _scaled(detections: DetectedObjects, size: tuple[int, int], other: tuple[int
     ratio = np.tile(np.array(other[::-1]) / size[::-1], 2).astype(np.float32)
     outlines = detections.outlines and [encoded(thinned(bitmap(each, *size), other)) for each in detections.outlines]
     return replace(detections, boxes=detections.boxes * ratio, outlines=outlines)
-
-
-def _curves(result: DetectionResult) -> list[LineChart]:
-    known = [each for each in result.boxes.per_class if each.curve]
-    drawn = sorted(known, key=lambda each: -each.objects)[:MAX_CURVES]
-    lines = {each.name: [(float(step), 100 * share) for step, share in enumerate(each.curve or ())] for each in drawn}
-    more = len(known) - len(drawn)
-    note = f"{more} classes with fewer objects are left out." if more > 0 else ""
-    return (
-        [LineChart("Precision at an overlap of 50 %", lines, "recall, %", "precision, %", note, 100.0)] if lines else []
-    )
-
-
-def summary(results: Results[DetectionResult]) -> Table:
-    """One row for each set of weights and split, the one that counts first, then the baselines."""
-    columns = [Column("weights/split"), Column("of")]
-    columns += [Column(name, "percent") for name in ("AP", "low", "high", "AP50", "AP75")]
-    columns += [Column(f"AP {size}", "percent") for size in ("small", "medium", "large")]
-    columns.append(Column("images", "count"))
-    rows: list[list[Cell]] = []
-    for key, result in results.counting_first.items():
-        for what, each in (("boxes", result.boxes), ("masks", result.masks)):
-            if each is not None:
-                sizes = [each.by_size[size] for size in ("small", "medium", "large")]
-                rows.append([key, what, each.ap, *each.interval, each.ap50, each.ap75, *sizes, result.images])
-    if (first := results.counting) is not None:
-        rows += [[name, "boxes", ap, *[None] * 7, first.images] for name, ap in first.baselines.items()]
-    note = (
-        "Average precision as COCO defines it, mean over overlaps of 50 to 95 %. Low and high: 95 % interval over "
-        "images (bootstrap), not over seeds. Small: up to 32x32 pixels of the original, medium: up to 96x96, by the "
-        "area that COCO's annotations say, else by that of the box, or of the mask for masks."
-    )
-    return Table("Objects found", columns, rows, note)
-
-
-def class_table(result: DetectionResult) -> Table:
-    """One row a class."""
-    columns = [Column("class"), Column("objects", "count")]
-    columns += [Column(name, "percent") for name in ("AP", "AP50", "recall")]
-    rows: list[list[Cell]] = [
-        [each.name, each.objects, each.ap, each.ap50, each.recall] for each in result.boxes.per_class
-    ]
-    if result.masks is not None:
-        columns += [Column("AP of masks", "percent")]
-        rows = [[*row, each.ap] for row, each in zip(rows, result.masks.per_class, strict=True)]
-    return Table("Classes", columns, rows)
-
-
-def overlaps_table(result: DetectionResult) -> Table:
-    """AP at every overlap."""
-    columns = [Column("overlap"), Column("AP of boxes", "percent")]
-    rows: list[list[Cell]] = [[f"AP at {50 + 5 * i} %", share] for i, share in enumerate(result.boxes.by_overlap)]
-    if result.masks is not None:
-        columns.append(Column("AP of masks", "percent"))
-        rows = [[*row, share] for row, share in zip(rows, result.masks.by_overlap, strict=True)]
-    return Table("By overlap", columns, rows)
-
-
-def confusion_table(result: DetectionResult) -> Table:
-    """The most frequent confusions: 20 pairs at most."""
-    names = [*(each.name for each in result.boxes.per_class), BACKGROUND]
-    note = f"Boxes with a score of at least {result.threshold:.2f}, the best on validation images if there are any."
-    return pairs_table(names, result.confusion, "objects", note)
-
-
-def pairs_table(names: Sequence[str], counts: Sequence[Sequence[int]], unit: str, note: str = "") -> Table:
-    """The 20 pairs of classes that are confused most often."""
-    rows: list[list[Cell]] = [[names[i], names[j], counts[i][j]] for i, j in most_confused(counts, 20)]
-    return Table("Most confused", [Column("is"), Column("predicted as"), Column(unit, "count")], rows, note)

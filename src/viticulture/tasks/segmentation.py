@@ -4,8 +4,8 @@
 import base64
 import io
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,6 @@ from ..data.targets.objects import Annotations, Masked
 from ..errors import UserError, comma_separated
 from ..evaluation.inputs import ImageInput
 from ..outputs import csv_text
-from ..scores.intervals import centered, interval_of
-from ..scores.pixels import class_ious, confusion, mean_iou, resampled, right_share
 from ..table import Cell, Column, Table, percent
 from .annotated_task import (
     BATCH,
@@ -42,90 +40,15 @@ from .annotated_task import (
     spread,
     thinned,
 )
-from .detection import found_table, pairs_table
+from .detection_tables import found_table, pairs_table
 from .drawing import Picture, draw_classes, palette
 from .figures import ColorKey, Part, Pictures, TaskPage, TaskSection
 from .results import Results
+from .segmentation_metrics import SegmentationResult, evaluate_pixels
 from .task import Prediction, class_columns, compared, tile_of, weakest
 
 STRETCHED = 1 << 26  # values of a map that are held at once, 256 MB
 MIN_SHARE = 0.005  # of an image's pixels, below which a class is not listed: it would read 0 %
-
-
-@dataclass(frozen=True)
-class ClassIoU:
-    """One class: its name, its true pixels, its IoU in [0, 1] (None where it occurs nowhere)."""
-
-    name: str
-    pixels: int
-    iou: float | None
-
-
-@dataclass(frozen=True)
-class SegmentationResult:
-    """The numbers of a segmenter on one split, in the size of the masks; shares in [0, 1].
-
-    Args:
-        miou: mean IoU of the classes that occur, over the pixels of all images.
-        interval: 95 % interval of `miou` over images (not over seeds), by bootstrap.
-        accuracy: share of the labeled pixels that are right.
-        baselines: methods without training -> mIoU: the most frequent class of the training pixels everywhere.
-        confusion: [C, C] pixels by true class (row) and predicted class (column).
-        resampled: `miou` over images drawn with replacement, see `intervals.centered`.
-    """
-
-    images: int
-    miou: float
-    interval: tuple[float, float]
-    accuracy: float
-    per_class: tuple[ClassIoU, ...]
-    baselines: dict[str, float | None]
-    confusion: tuple[tuple[int, ...], ...] = field(repr=False, default=())
-    resampled: tuple[float, ...] = field(repr=False, default=())
-
-    @property
-    def score(self) -> float:
-        """The number that counts: mIoU."""
-        return self.miou
-
-    @property
-    def measures(self) -> dict[str, float | None]:
-        """Numbers that segmenters can be compared by; the first counts."""
-        return {"miou": self.miou, "pixels": self.accuracy}
-
-
-def evaluate_pixels(
-    predicted: Iterable[NDArray[np.uint8]], true: Masked, classes: Sequence[str], frequent: int | None
-) -> tuple[SegmentationResult, NDArray[np.float64]]:
-    """Compute the numbers of predictions for N images.
-
-    Args:
-        predicted: [H, W] classes, one an image.
-        frequent: the most frequent class of the training pixels; None leaves that baseline out.
-
-    Returns: the numbers, and the mIoU of each image, [N].
-    """
-    counts = np.stack([confusion(each, true.original(i), len(classes)) for i, each in enumerate(predicted)])
-    total = counts.sum(0)
-    baselines: dict[str, float | None] = {}
-    if frequent is not None:
-        always = np.zeros_like(total)
-        always[:, frequent] = total.sum(1)
-        baselines[f"{classes[frequent]} everywhere"] = mean_iou(always)
-    miou = mean_iou(total)
-    drawn = centered(resampled(counts), miou)
-    shares = [None if np.isnan(share) else float(share) for share in class_ious(total)]
-    result = SegmentationResult(
-        images=len(counts),
-        miou=miou,
-        interval=interval_of(drawn),
-        accuracy=right_share(total),
-        per_class=tuple(map(ClassIoU, classes, total.sum(1).tolist(), shares)),
-        baselines=baselines,
-        confusion=tuple(tuple(row) for row in total.tolist()),
-        resampled=tuple(drawn.round(6).tolist()),
-    )
-    return result, np.array([mean_iou(each) for each in counts])
 
 
 @dataclass(frozen=True)

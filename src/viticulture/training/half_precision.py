@@ -70,33 +70,6 @@ class ExactConvolutions(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def reads_padding_alone(
-    input: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] | str = 0,
-    dilation: int | Sequence[int] = 1,
-) -> bool:
-    """Return whether a tap of a kernel reads no pixel in some dimension; arguments as `torch.conv2d`'s."""
-    if padding == "valid":
-        return False
-    kernel = weight.shape[2:]
-    pixels, steps, gaps = input.shape[-len(kernel) :], _each(stride, kernel), _each(dilation, kernel)
-    spans = [gap * (taps - 1) for gap, taps in zip(gaps, kernel, strict=True)]
-    if padding == "same":
-        before, both = [span // 2 for span in spans], spans
-    else:
-        before = _each(padding, kernel)
-        both = [2 * zeros for zeros in before]
-    for size, taps, step, gap, first, more in zip(pixels, kernel, steps, gaps, before, both, strict=True):
-        outputs = range(0, size + more - gap * (taps - 1), step)  # where each begins
-        for tap in range(taps if first else 0):
-            if not any(0 <= output + tap * gap - first < size for output in outputs):
-                return True
-    return False
-
-
 def wrong_or_slow(
     input: Tensor,
     weight: Tensor,
@@ -109,9 +82,26 @@ def wrong_or_slow(
     """Return whether a convolution is computed wrongly in half precision, or is a depth-wise one that is slow in it;
     arguments as `torch.conv2d`'s."""
     kernel = weight.shape[2:]
-    slow = max(kernel) > 3 or max(_each(stride, kernel)) > 1
-    depthwise = groups > 1 and weight.shape[1] == 1
-    return (depthwise and slow) or reads_padding_alone(input, weight, bias, stride, padding, dilation)
+    steps, gaps = _each(stride, kernel), _each(dilation, kernel)
+    if groups > 1 and weight.shape[1] == 1 and (max(kernel) > 3 or max(steps) > 1):
+        return True
+    spans = [gap * (taps - 1) for gap, taps in zip(gaps, kernel, strict=True)]
+    if isinstance(padding, str):
+        both = spans if padding == "same" else [0] * len(kernel)
+        before = [zeros // 2 for zeros in both]
+    else:
+        before = _each(padding, kernel)
+        both = [2 * zeros for zeros in before]
+    pixels = input.shape[-len(kernel) :]
+    return any(map(_reads_padding_alone, pixels, kernel, steps, gaps, before, both))
+
+
+def _reads_padding_alone(size: int, taps: int, step: int, gap: int, before: int, both: int) -> bool:
+    """Return whether a tap of a kernel reads no pixel of a dimension of `size`, `before` of `both` zeros before it."""
+    outputs = range(0, size + both - gap * (taps - 1), step)  # where each begins
+    return any(
+        all(not 0 <= output + tap * gap - before < size for output in outputs) for tap in range(taps if before else 0)
+    )
 
 
 def pads_or_skips(

@@ -11,8 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from refusals import refused
 from viticulture.models.data_spec import DataSpec
+from viticulture.models.layout import layout
 from viticulture.models.students import create_student
-from viticulture.models.taps import Readings, Taps, layout
+from viticulture.models.taps import Readings, Taps
 
 ATTENTION = frozenset({"attention", "class_attention"})
 PIT = {"patch_size": 8, "stride": 4, "base_dims": [4, 4, 4], "depth": [1, 2, 1], "heads": [2, 4, 8]}

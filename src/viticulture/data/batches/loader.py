@@ -11,6 +11,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Self
 
 import torch
@@ -162,7 +163,7 @@ class Loader:
         mine = slice(self.shard.rank, None, self.shard.world)
         start = step * self.batch_size
         numbers = self.order(epoch)[start : start + self.batch_size][mine]
-        generator = seeded(self.seed, epoch, step + 1)
+        generator = seeded(self.seed, self.sampling.drawn_in(epoch), step + 1)
         u, batch_u = [], []
         for augment in self.augments[: len(self.augments) - self.has_teacher_view]:
             table = torch.rand(self.batch_size, augment.columns, generator=generator, dtype=torch.float64)
@@ -174,6 +175,7 @@ class Loader:
 
     def order(self, epoch: int) -> Tensor:
         """Numbers of an epoch's images in the order in which all processes take them."""
+        epoch = self.sampling.drawn_in(epoch)
         if self._order is None or self._order[0] != epoch:
             labels, generator = self.images.records.labels, seeded(self.seed, epoch)
             self._order = epoch, self.sampling.order(labels, generator, self.shard.world)
@@ -189,7 +191,12 @@ class Loader:
         """Yield the batches of every step from one on, without end.
 
         Steps go through the stages in groups (`at_once`), as the views of an image depend on its own numbers alone.
+        The groups are those of the whole epoch: a GPU may round otherwise in a batch of another size.
         """
+        skipped = step % self.at_once
+        return islice(self._batches_from(epoch, step - skipped), skipped, None)
+
+    def _batches_from(self, epoch: int, step: int) -> Iterator[Batch]:
         prepared: Iterator[list[Tensor]] | None = None
         if self.workers:
             twin = copy.copy(self)  # to be pickled, where processes are not forked
@@ -201,7 +208,7 @@ class Loader:
             yield from self._finished(draws, self._staged(_joined(draws), views, slice(self.worker_stages, None)))
 
     def _groups(self, epoch: int, step: int) -> Iterator[list[Key]]:
-        """Keys of all steps from one on, without end, in groups of at most `at_once` of one epoch."""
+        """Keys of all steps from the first of a group on, without end, in groups of at most `at_once` of one epoch."""
         while True:
             for start in range(step, len(self), self.at_once):
                 yield [(epoch, later) for later in range(start, min(start + self.at_once, len(self)))]

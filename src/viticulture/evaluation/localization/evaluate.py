@@ -19,7 +19,8 @@ from ...data.dataset import Dataset
 from ...data.image_set import Images
 from ...errors import UserError
 from ...keywords import rebuilt
-from ...models.taps import Taps, layout
+from ...models.layout import layout
+from ...models.taps import Taps
 from ...models.weights.files import load
 from ...scores.objects import box_overlaps
 from ...training.run_folder import RunFolder

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from ...errors import UserError, unknown
 from ..heads import Inference, check_inference, combine
-from ..registering import eight_patches, register, timm_config
+from ..registering import FEATURES, eight_patches, register, timm_config
 from ..vit.attention import DroppedAttention
 from ..vit.patch_embed import ConvolutionalEmbed
 from ..vit.patches import PatchGrid
@@ -228,7 +228,7 @@ def create(variant: str, pretrained: bool = False, **settings: Any) -> CiT:
         variant,
         pretrained,
         pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg={"out_indices": 3, "feature_cls": "getter"},
+        feature_cfg=FEATURES,
         **{**SIZES[variant], **settings},
     )
 

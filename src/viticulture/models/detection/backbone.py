@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import UserError
-from ..taps import layout
+from ..layout import layout
 
 
 class MapBackbone(nn.Module):

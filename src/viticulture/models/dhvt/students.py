@@ -24,7 +24,7 @@ from typing import Any
 from timm.models import build_model_with_cfg
 
 from ...errors import unknown
-from ..registering import eight_patches, register, timm_config
+from ..registering import FEATURES, eight_patches, register, timm_config
 from .ablations import PARTS, Positions
 from .dhvt import DHVT, Parts, Shape, checkpoint_filter_fn
 
@@ -73,7 +73,7 @@ def create(variant: str, pretrained: bool = False, **settings: Any) -> DHVT:
         variant,
         pretrained,
         pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg={"out_indices": 3, "feature_cls": "getter"},
+        feature_cfg=FEATURES,
         **settings,
     )
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from ...errors import UserError
 from ..cpu.convolution import conv3x3
-from ..registering import register, timm_config
+from ..registering import FEATURES, register, timm_config
 from .attention import DroppedAttention
 from .patch_embed import ConvolutionalEmbed, halving_widths
 from .patches import PatchGrid
@@ -153,7 +153,7 @@ def create(variant: str, pretrained: bool = False, **settings: Any) -> HybridViT
         HybridViT,
         variant,
         pretrained,
-        feature_cfg={"out_indices": 3, "feature_cls": "getter"},
+        feature_cfg=FEATURES,
         **{"img_size": 32, "patch_size": 8, "class_token": False, "global_pool": "avg", **SIZES[variant], **settings},
     )
 

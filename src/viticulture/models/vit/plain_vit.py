@@ -33,7 +33,7 @@ from torch import nn
 
 from ...errors import UserError, unknown
 from ..cpu.dropout import replace_dropout
-from ..registering import eight_patches, register, reject_pretrained, timm_config
+from ..registering import FEATURES, eight_patches, register, reject_pretrained, timm_config
 from .attention import DroppedAttention
 from .locality import LocalAttention, ShiftedPatchEmbed
 from .sparse_attention import FreeSparseAttention, SparseAttention
@@ -91,8 +91,6 @@ def xavier_normal(student: VisionTransformer) -> float:
         nn.init.normal_(student.cls_token)
     return 1.0
 
-
-FEATURES = {"out_indices": 3, "feature_cls": "getter"}
 
 STARTS: dict[str, Callable[[VisionTransformer], float]] = {
     "usual": usual,
@@ -171,7 +169,13 @@ def build_local(
         options["embed_layer"] = ShiftedPatchEmbed
     attention = LocalAttention if local_attention else DroppedAttention
     local = partial(build, name.removesuffix("_local"), attention=attention)
-    return build_model_with_cfg(local, name, pretrained, feature_cfg=FEATURES, **options)
+    student = build_model_with_cfg(local, name, pretrained, feature_cfg=FEATURES, **options)
+    if local_attention and student.patch_embed.num_patches + student.num_prefix_tokens < 2:
+        raise UserError(
+            f"no token of {name} attends to itself, and an image is a single one; take smaller patches, or "
+            "local_attention false"
+        )
+    return student
 
 
 register(build, SIZES, "plain ViT", fitting_patch=eight_patches, timm_form=timm_form)
