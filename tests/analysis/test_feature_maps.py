@@ -35,7 +35,7 @@ SMALL = {"data.per_class": 4, "train.epochs": 1, "schedule.warmup_epochs": 0}
 def subject(name: str = "vit_nano") -> EvaluatedModel:
     torch.manual_seed(0)
     network = create_student(name, TASK, None if "resnet" in name else 2, {}).eval()
-    return EvaluatedModel(network, TASK, ImageSettings(image_size=8), CPU)
+    return EvaluatedModel(network, TASK, ImageSettings(image_size=8), CPU, 256)
 
 
 def joint(folder: Path, weights: str = "own") -> Run:
@@ -72,7 +72,7 @@ def test_a_network_with_several_layers_per_block_counts_both() -> None:
     torch.manual_seed(0)
     network = timm.create_model("pit_ti_224", img_size=96, num_classes=2, depth=[1, 2, 2]).eval()
     pit = EvaluatedModel(
-        network, DataSpec(("a", "b"), (96, 96), (0.5,) * 3, (0.5,) * 3), ImageSettings(image_size=96), CPU
+        network, DataSpec(("a", "b"), (96, 96), (0.5,) * 3, (0.5,) * 3), ImageSettings(image_size=96), CPU, 256
     )
     pixels = torch.randint(0, 255, (2, 3, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     source = from_arrays("noise", ("a", "b"), {"train": (pixels.permute(0, 2, 3, 1).numpy(), np.arange(2))})

@@ -45,6 +45,8 @@ from viticulture.disk import file_lock
 from viticulture.errors import UserError
 from viticulture.evaluation.agreement import read_agreement
 from viticulture.methods.method import Method
+from viticulture.models.data_spec import DataSpec
+from viticulture.models.students import create_student
 from viticulture.models.weights.files import save
 from viticulture.report.run_page import page_of
 from viticulture.report.runs import find_runs
@@ -309,6 +311,49 @@ def test_stages_build_on_one_another(
     assert viticulture.evaluate(str(out))
     assert main(["report", str(out)]) == 0
     refused("exists already", viticulture.train, "digits", out=str(out), overrides=TINY, budget="60s")
+
+
+class TaughtTimes(PresetTimes):
+    """A teacher that takes half as long as its student."""
+
+    def step_times(self, config: Config, dataset: Dataset) -> StepTimes:
+        preset = super().step_times(config, dataset)
+        return replace(preset, step=preset.step * (1.5 if config.guides else 1.0))
+
+
+def test_a_trained_network_teaches_within_a_budget(tmp_path: Path) -> None:
+    """It gets a classifier of the data's classes first, by a stage that can be resumed; its passes over fixed views
+    are planned once. A run of these classes teaches at once."""
+    spec = DataSpec(("x", "y", "z"), (16, 16), (0.5,) * 3, (0.25,) * 3)
+    save(create_student("resnet10t", spec), tmp_path / "net", spec)
+    out, overrides = (
+        tmp_path / "run",
+        {**TINY, "data.per_class": 10, "train.fixed_views": 2, "images.eval_views": "one"},
+    )
+    budget = TimeBudget("200s")
+    request = BudgetRequest("digits", "default", 0, out, overrides, budget, teacher=str(tmp_path / "net"))
+    plan = make_plan(request, "test", SetClock(), 0.0, TaughtTimes)
+    make_folder(request, plan)
+    first, last = plan.stages
+    assert (first.name, first.kind, first.recipe, first.image_size) == ("1-teacher", "teacher", "probe/photos", 16)
+    assert last.config.guides["logits"]["teacher"] == "stages/1-teacher"
+    assert last.config.images.teacher_size == 16
+    times = last.step_times
+    assert times.once == pytest.approx(2 * times.steps * STEP / 2)
+    assert times.step == pytest.approx(STEP * 1.05)
+    assert last.epochs == epochs_within(times, budget.seconds * (1 - MARGIN) - first.seconds) > 2
+    with pytest.raises(KeyboardInterrupt):
+        trained(out, most=1)
+    probed = RunFolder.open(out / "stages/1-teacher")
+    assert probed.read("run.json")["status"] == "finished"
+    trained(out)
+    metadata = RunFolder.open(out).read("run.json")
+    assert metadata["teacher_logits"]["computed"] == 2 * times.steps
+    again = replace(request, out=tmp_path / "again", teacher=str(out / "stages/1-teacher"))
+    (only,) = make_plan(again, "test", SetClock(), 0.0, TaughtTimes).stages
+    assert only.config.guides["logits"]["teacher"] == str(out / "stages/1-teacher")
+    many = replace(again, overrides={**overrides, "guides.logits.teacher": str(tmp_path / "net")})
+    refused("no guides", make_plan, many, "test", SetClock(), 0.0, TaughtTimes)
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,15 @@ def test_labels_and_pixels_belong_to_their_index() -> None:
     torch.testing.assert_close(pixels, data.take(batch["index"]).float(), atol=1e-3, rtol=0)
 
 
+def test_fixed_views_begin_again() -> None:
+    """Order and augmentation of epoch 2 are those of epoch 0, of epoch 1 are others."""
+    whole = loader(sampling=Sampling(fixed_views=2))
+    first, second, third = (whole.batch(epoch, 0) for epoch in range(3))
+    assert all(torch.equal(first[key], third[key]) for key in first)
+    assert not torch.equal(first["image"], second["image"])
+    assert not torch.equal(first["index"], second["index"])
+
+
 @pytest.mark.parametrize(
     "sampling", [Sampling(), Sampling(3), Sampling(balanced=True), Sampling(3, balanced=True)], ids=str
 )

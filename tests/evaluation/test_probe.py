@@ -111,7 +111,9 @@ def test_features_are_the_heads_input(name: str, options: dict[str, Any], read: 
 def subject(heads: int = 2, seed: int = 0) -> EvaluatedModel:
     torch.manual_seed(seed)
     net = create_student("vit_nano", TASK, 2, {"embed_dim": 8, "depth": 1, "num_heads": heads}).eval()
-    return EvaluatedModel(net, TASK, ImageSettings(image_size=8), torch.device("cpu"), architecture=f"heads {heads}")
+    return EvaluatedModel(
+        net, TASK, ImageSettings(image_size=8), torch.device("cpu"), 256, architecture=f"heads {heads}"
+    )
 
 
 def photos_of_noise(folder: Path, width: int) -> str:

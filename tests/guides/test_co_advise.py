@@ -209,7 +209,7 @@ def test_invalid_settings_are_refused(teachers: dict[str, str], tmp_path: Path) 
         ({"temperature": {"involution": 2.0}}, "unknown teacher .*temperature 'involution'"),
         ({"teachers": {"a.b": teachers["conv"], "inv": teachers["inv"]}}, "plain word, got 'a.b'"),
         ({"teachers": {**teachers, "inv": str(tmp_path / "other")}}, "class 5 is 'g'"),
-        ({"teachers": {**teachers, "inv": str(tmp_path / "fewer")}}, "has 3; train one on this data first"),
+        ({"teachers": {**teachers, "inv": str(tmp_path / "fewer")}}, "has 3; viticulture probe .* trains a classifier"),
     ):
         with pytest.raises(UserError, match=words):
             CoAdvise(student(), TASK, **{"teachers": teachers, **keywords})

@@ -3,6 +3,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,17 @@ from PIL import Image
 import viticulture
 from viticulture.cli import main
 from viticulture.command import Parser
-from viticulture.study.declare import default_candidates
+from viticulture.data.image_settings import normalization
+from viticulture.models.data_spec import DataSpec
+from viticulture.models.students import create_student
+from viticulture.models.weights.files import save
+from viticulture.study.declare import default_candidates, grid_of_recipes
+from viticulture.study.folder import StudyFolder
+from viticulture.study.grid import Candidate
 from viticulture.study.plan import EVAL_VIEWS
+from viticulture.study.run import plan_study
 from viticulture.study.study import Study
+from viticulture.study.terms import ALL_IMAGES, EQUAL_EPOCHS, Terms
 
 FAST = ["--batch-size", "8", "--images.image_size", "8"]
 SHORT = ["--epochs", "1", "--schedule.warmup_epochs", "0"]
@@ -163,6 +172,32 @@ def test_the_default_field_fits_the_images(photos: Path) -> None:
         assert not any(one.data for one in found)
 
 
+def test_a_trained_network_is_one_more_candidate(tmp_path: Path) -> None:
+    """The others start from scratch, at the size that the budget chooses; it has its own size, architecture and colors.
+    Recipes that are named all start from it."""
+    photos, spec = large_photos(tmp_path), DataSpec(("a", "b"), (32, 32), *normalization("imagenet", 3))
+    save(create_student("resnet10t", spec), tmp_path / "net", spec)
+    start = {"student.init": str(tmp_path / "net"), "optim.lr": 0.1}
+    grid = grid_of_recipes(photos, (), ALL_IMAGES, 1, EQUAL_EPOCHS, start)
+    *scratch, trained = grid.candidates
+    assert tuple(scratch) == default_candidates(photos)
+    assert (trained.name, trained.recipe) == ("pre-trained", "finetune/photos")
+    assert trained.overrides["student.name"] == "resnet10t"
+    assert trained.overrides["images.image_size"] == 32
+    assert trained.overrides["student.init"] == str(tmp_path / "net")
+    assert "student.init" not in grid.conditions
+    assert grid.conditions["optim.lr"] == 0.1
+    named = grid_of_recipes(photos, ("default/photos",), ALL_IMAGES, 1, EQUAL_EPOCHS, start)
+    assert [each.recipe for each in named.candidates] == ["default/photos"]
+    assert named.conditions["student.init"] == str(tmp_path / "net")
+    candidates = (Candidate("scratch", "default/photos", {"student.name": "vit_nano"}), trained)
+    grid = replace(grid, candidates=candidates, terms=Terms(budget="10d"), conditions={"train.batch_size": 8})
+    planned = StudyFolder.create(tmp_path / "study", grid, "a test")
+    plan = plan_study(planned, 1, print)
+    assert plan.fixed_keys == {"pre-trained": ["images.image_size"]}
+    assert [plan.image_size(each) for each in candidates] == [{"images.image_size": 96}, {}]
+
+
 @pytest.mark.parametrize(
     ("options", "shown"),
     [
@@ -179,15 +214,20 @@ def test_a_long_budget_uses_whole_images_and_keeps_named_values(
     assert plan.image_keys == shown
 
 
-def long_planned(folder: Path, options: list[str]) -> Study:
-    """Plan a study of photographs, 96 px high, with a budget of days; nothing is trained."""
+def large_photos(folder: Path) -> str:
+    """Write two classes of ten random pictures, 96 px high."""
     draw = np.random.default_rng(0)
     for name in "ab":
         (folder / "photos" / name).mkdir(parents=True)
         for i in range(10):
             pixels = draw.integers(0, 256, (96, 100, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(folder / "photos" / name / f"{i}.png")
-    words = ["compare", str(folder / "photos"), "--recipes", "default/photos", "--student", "vit_nano", "--slurm"]
+    return str(folder / "photos")
+
+
+def long_planned(folder: Path, options: list[str]) -> Study:
+    """Plan a study of photographs with a budget of days; nothing is trained."""
+    words = ["compare", large_photos(folder), "--recipes", "default/photos", "--student", "vit_nano", "--slurm"]
     words += ["--budget", "10d", "--seeds", "1", "--batch-size", "8", "--out", str(folder / "s"), *options]
     assert main(words) == 0
     return Study(folder / "s")

@@ -87,6 +87,14 @@ def test_a_replayed_run_equals_a_plain_one(
     assert larger.metadata["teacher_logits"] == {"computed": STEPS, "replayed": 2 * STEPS}
 
 
+def test_fixed_views_are_computed_once(grow: Grow) -> None:
+    """The third epoch has the images of the first, so that replay changes nothing and saves its teachers' passes."""
+    keys = {"train.fixed_views": 2, "train.epochs": 3}
+    plain, replayed = grow("plain", **keys), grow("replayed", **keys, **{"engine.replay_gb": 1})
+    assert_same(plain, replayed)
+    assert replayed.metadata["teacher_logits"] == {"computed": 2 * STEPS, "replayed": STEPS}
+
+
 def test_two_calls_of_a_teacher_per_step_are_separate(grow: Grow, monkeypatch: pytest.MonkeyPatch) -> None:
     about = CoAdvise.losses
 

@@ -267,12 +267,12 @@ def plan_within(
     """Choose what fits into a budget; arguments as for `train`. Raises: UserError for any mistake."""
     now = budget.clock
     began = now()
-    if TEACHER in overrides:
-        raise UserError("--teacher has no plan within a budget; name the length by --epochs in place of --budget")
     from ..budget.prepare import BudgetRequest, make_plan
     from ..training.session import run_path
 
-    request = BudgetRequest(data, recipe, seed, run_path(out, data), overrides, budget, overwrite)
+    keys = {key: value for key, value in overrides.items() if key != TEACHER}
+    teacher = str(overrides.get(TEACHER, ""))
+    request = BudgetRequest(data, recipe, seed, run_path(out, data), keys, budget, overwrite, teacher)
     return request, make_plan(request, command(), now, began)
 
 

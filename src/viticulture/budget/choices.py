@@ -6,7 +6,7 @@ the plain run. (The epochs that larger images need are in the plan of a study.) 
 steps` are those that the whole budget would buy for the student alone.
 
     plain steps          stages
-    any                  the student on labels
+    any                  the student on labels; with `--teacher`, a classifier on that network's features first
     from TEACHER_FROM    a CNN on the same images first, whose predictions are labels besides the true ones
     from MAE_FROM        before both, the student reconstructs masked patches of all images
 
@@ -73,6 +73,17 @@ UNDER_TEACHER: dict[str, Any] = {
     "guides.logits": {"kind": "hard", "weight": 0.5},
 }
 """Recipe keys of the student's stage, where the user sets nothing else."""
+
+PUBLIC_TEACHER: dict[str, Any] = {
+    "method.label_weight": 0.5,
+    "guides.logits": {"kind": "soft", "temperature": 2.0, "weight": 1.0},
+    "train.fixed_views": 8,
+    "engine.replay_gb": 4.0,
+}
+"""The same where a trained network teaches (`--teacher`): its predictions for so many views of each image, which are
+computed once."""
+TEACHER_VIEW = 0.1
+"""Of the time of a teacher's pass: what its larger images take in epochs that replay its predictions."""
 
 
 @dataclass(frozen=True)

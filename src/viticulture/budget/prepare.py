@@ -21,14 +21,17 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..config.keys import STAGES
+from ..config.plan import plan_of
 from ..config.references import check_outlast, from_anywhere
 from ..config.resolve import Config
-from ..config.start import load_started
+from ..config.start import TEACHER_SIDE, load_started
 from ..data.dataset import Dataset
+from ..data.image_settings import shape_of
 from ..data.open import open_source
 from ..data.sources.source import Source
 from ..disk import file_lock, unwritable
 from ..errors import UserError
+from ..models.weights.sources import predicts
 from ..parallel import Progress
 from ..study.step_times import StepTimes
 from ..training.data import (
@@ -45,7 +48,7 @@ from ..training.run_inputs import folder_of
 from ..training.session import check_seed
 from . import recipes
 from .budget import TimeBudget
-from .choices import Kind, SizedStudent, teacher
+from .choices import MAX_EPOCHS, TEACHER_VIEW, Kind, SizedStudent, teacher
 from .lengths import MARGIN, divide_time, epochs_within, largest_that_fits, stage_seconds
 from .measure import Measurements, is_plain_vit
 from .plan import BudgetPlan, Stage
@@ -61,6 +64,7 @@ class BudgetRequest:
     Args:
         recipe: as for `train`; a named one is the base of the student's stage, and its student stays.
         out: the run's folder; where none is named, its name unless another run is quicker.
+        teacher: a trained network that teaches the student; "" for none.
     """
 
     data: str
@@ -70,6 +74,7 @@ class BudgetRequest:
     overrides: dict[str, Any]
     budget: TimeBudget
     overwrite: bool = False
+    teacher: str = ""
 
 
 def make_plan(
@@ -84,6 +89,11 @@ def make_plan(
     RunFolder.check_free(request.out, request.overwrite)
     labeled, base, default = _opened(request)
     recipes.check(base, request.overrides)
+    if request.teacher and not recipes.may_be_taught(base):
+        raise UserError(
+            f"--teacher {request.teacher} teaches a student of one class an image that has no guides and no trained "
+            "start; leave --budget out to combine it with others"
+        )
     base = replace(base, values=from_anywhere(base.values))
     if request.overwrite:
         check_outlast(base.values, request.out)
@@ -95,18 +105,23 @@ def make_plan(
         images = labeled.images_alone
         measured = measurements(images, request.seed, Path(folder), now, request.budget.seconds)
         config = base if recipes.is_dense(base) else _chosen(request, base, measured, left)
-        dataset = load_dataset(labeled, config, request.seed, watch=_in_time(request, left))
+        probe = recipes.probe_stage(config, request.teacher) if request.teacher else None
+        decoded = config if probe is None else config.changed({"images.teacher_size": _side(probe)}, by="budget")
+        dataset = load_dataset(labeled, decoded, request.seed, watch=_in_time(request, left))
         if recipes.is_dense(config):
             config = config.changed({"images.image_size": dataset.image_size}, by="images")
         place = folder_of(request.data)
-        check_leakage(config, dataset, {"folder": place, "name": dataset.name})  # else the last stage would refuse
+        for each in filter(None, (config, probe)):  # else the last stage would refuse
+            check_leakage(each, dataset, {"folder": place, "name": dataset.name})
         return BudgetPlan(
             budget=request.budget.text,
             data=request.data,
             folder=place,
             seed=request.seed,
             command=command,
-            stages=_stages(request, config, default, dataset, measured, left),
+            stages=_stages(request, config, default, dataset, measured, left)
+            if probe is None
+            else _taught_stages(request, config, probe, dataset, measured, left),
             prepared=now() - began,
         )
 
@@ -206,11 +221,7 @@ def _stages(
     keys = recipes.student_keys(student, overrides, places.get("mae", ""), places.get("teacher", ""))
     student = student.changed(keys, by="budget")
     epochs = lengths[-1].epochs
-    if request.budget.search and dataset.classes:
-        per_class = len(dataset.train) / len(dataset.classes)
-        student = student.changed(
-            recipes.mix_keys(student, overrides, epochs, epochs * alone.steps, per_class), by="budget"
-        )
+    student = _mixed(request, student, dataset, epochs, epochs * alone.steps)
     if "schedule.warmup_epochs" in overrides:  # the user's is meant for the length that is planned
         student = student.changed(recipes.length_keys(student, epochs, epochs), by="budget")
     configs["student"] = student
@@ -218,20 +229,73 @@ def _stages(
     for name, (kind, epochs, seconds) in zip(names, map(astuple, lengths), strict=True):
         final = configs[kind].changed(recipes.warmup_keys(configs[kind], epochs), by="budget")
         measured_times = step_times[kind, kind == "student" and "teacher" in kinds]
-        stages.append(
-            Stage(
-                name=name,
-                kind=kind,
-                recipe=final.name,
-                values=final.values,
-                step_times=measured_times,
-                epochs=epochs,
-                seconds=seconds,
-                warnings=final.warnings,
-                changes=final.changes,
-            )
-        )
+        stages.append(_stage(name, kind, final, measured_times, epochs, seconds))
     return tuple(stages)
+
+
+def _taught_stages(
+    request: BudgetRequest,
+    config: Config,
+    probe: Config,
+    dataset: Dataset,
+    measured: Measurements,
+    left: Callable[[], float],
+) -> tuple[Stage, ...]:
+    """Return the stages of a student that a trained network teaches: its classifier, where it has none of these
+    classes, and the student, for all the time that is left."""
+    overrides, source, size = request.overrides, str(probe.student.init), _side(probe)
+    ready = predicts(source, dataset.classes)
+    untaught = replace(dataset, image_settings=replace(dataset.image_settings, teacher_size=None))
+    student, alone = recipes.with_sparse_validation(overrides, *measured.fastest(config, untaught))
+    student, alone = recipes.with_affordable_views(overrides, student, alone, dataset, left())
+    stand_in = source if ready else measured.dummy_checkpoint(probe, dataset, size)
+    keys = recipes.taught_keys(student, overrides, stand_in, size)
+    passes = max(measured.step_times(student.changed(keys, by="budget"), dataset).step - alone.step, 0.0)
+    views = student.changed(keys, by="budget").train.fixed_views or MAX_EPOCHS
+    times = replace(alone, step=alone.step + TEACHER_VIEW * passes, once=views * alone.steps * passes)
+    image = passes / plan_of(student, len(dataset.train)).batch_size
+    probed = StepTimes(0.0, 1, image, 0, 0, probed_images=len(dataset.train) + len(dataset.val or ()))
+    reserved = 0.0 if ready else stage_seconds(probed, 1)
+    epochs = epochs_within(times, left() - reserved)
+    if not epochs:
+        raise UserError(_too_short(request, config, replace(times, once=times.once + reserved), left()))
+    name = "1-teacher"
+    keys = recipes.taught_keys(student, overrides, source if ready else f"{STAGES}/{name}", size)
+    student = _mixed(request, student.changed(keys, by="budget"), dataset, epochs, epochs * alone.steps)
+    if "schedule.warmup_epochs" in overrides:  # the user's is meant for the length that is planned
+        student = student.changed(recipes.length_keys(student, epochs, epochs), by="budget")
+    student = student.changed(recipes.warmup_keys(student, epochs), by="budget")
+    last = _stage(
+        "1-student" if ready else "2-student", "student", student, times, epochs, stage_seconds(times, epochs)
+    )
+    return (last,) if ready else (_stage(name, "teacher", probe, probed, 1, reserved), last)
+
+
+def _mixed(request: BudgetRequest, config: Config, dataset: Dataset, epochs: int, steps: int) -> Config:
+    """Return the config with mixed images where they help a training of that length."""
+    if not (request.budget.search and dataset.classes):
+        return config
+    per_class = len(dataset.train) / len(dataset.classes)
+    return config.changed(recipes.mix_keys(config, request.overrides, epochs, steps, per_class), by="budget")
+
+
+def _stage(name: str, kind: Kind, config: Config, times: StepTimes, epochs: int, seconds: float) -> Stage:
+    return Stage(
+        name=name,
+        kind=kind,
+        recipe=config.name,
+        values=config.values,
+        step_times=times,
+        epochs=epochs,
+        seconds=seconds,
+        warnings=config.warnings,
+        changes=config.changes,
+    )
+
+
+def _side(probe: Config) -> int:
+    """Return the side of a teacher's images, pixels."""
+    return max(shape_of(probe.images.image_size or TEACHER_SIDE))
 
 
 def _in_time(request: BudgetRequest, left: Callable[[], float]) -> Progress:

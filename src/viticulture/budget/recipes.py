@@ -15,6 +15,7 @@ from ..config.load import load_config, read
 from ..config.references import check_alone
 from ..config.resolve import Config, resolve
 from ..config.schema import of_class
+from ..config.start import TEACHER_SIDE, load_started
 from ..data.dataset import Dataset
 from ..errors import UserError
 from ..models.students import is_hybrid_student
@@ -30,6 +31,7 @@ from .choices import (
     MIX_FROM,
     MIX_PER_CLASS,
     MIX_STEPS,
+    PUBLIC_TEACHER,
     UNDER_TEACHER,
     VALIDATION_SHARE,
     VIEWS_SHARE,
@@ -43,6 +45,8 @@ SHARED = ("data", "images", "engine")
 """Sections that all stages have in common."""
 WITHOUT_LABELS = "mae/photos"
 """Recipe of the stage without labels; it gets the images as the student does later."""
+PROBED = "probe/photos"
+"""Recipe of the stage in which a trained network becomes a teacher."""
 Keys = dict[str, Any]
 
 
@@ -119,6 +123,24 @@ def teacher_stage(config: Config, default: str, name: str) -> Config:
         default = config.name
     values = {**read(default), **{key: config.values[key] for key in SHARED}, "student": {"name": name}}
     return resolve(default, values)
+
+
+def probe_stage(config: Config, source: str) -> Config:
+    """Return the stage in which a trained network gets a classifier of the student's classes, on larger images."""
+    started = load_started(PROBED, {"student.init": source})
+    values = {**started.values, **{key: config.values[key] for key in SHARED}}
+    own = {key: started.values["images"][key] for key in ("normalize", "eval_views", "image_size")}
+    if isinstance(own["image_size"], int):
+        own["image_size"] = min(own["image_size"], TEACHER_SIDE)
+    values["images"] = {**values["images"], **own}
+    return resolve(PROBED, values)
+
+
+def taught_keys(config: Config, overrides: Mapping[str, Any], teacher: str, size: int) -> Keys:
+    """Let a trained network of the student's classes teach it, on images of its size."""
+    logits = {**PUBLIC_TEACHER["guides.logits"], "teacher": teacher}
+    keys = {**PUBLIC_TEACHER, "guides.logits": logits, "images.teacher_size": size}
+    return {key: value for key, value in keys.items() if key not in overrides}
 
 
 def student_keys(config: Config, overrides: Mapping[str, Any], start: str, teacher: str) -> Keys:

@@ -74,6 +74,9 @@ class Train:
         clip_each: clip every parameter's gradient by its norm (DINO), instead of all by theirs together.
         ema_decay: decay per step of an exponential moving average of the weights; null computes none.
         repeats: times each image appears in a batch, differently augmented (repeated augmentation; DeiT uses 3).
+        fixed_views: epochs after which order and augmentation begin again, so that each image has so many views; the
+            outputs of teachers for them are computed once, where engine.replay_gb has room for them. null: every epoch
+            has its own.
         validate: split evaluated after every epoch: `val` selects the best weights, those of the last epoch whose
             accuracy is within a standard error of the highest; `test` only draws the curve, as papers do; `none` saves
             the time.
@@ -92,6 +95,7 @@ class Train:
     clip_each: bool = False
     ema_decay: float | None = None
     repeats: int = 1
+    fixed_views: int | None = None
     validate: Literal["val", "test", "none"] = "val"
     validate_every: int = 1
     best_by: Literal["balanced_accuracy"] | None = None
@@ -105,8 +109,9 @@ class Train:
         for name, limit in (("epochs", MAX_EPOCHS), ("repeats", MAX_REPEATS)):
             if getattr(self, name) > limit:
                 raise UserError(f"train.{name} must be at most {limit:,}, got {getattr(self, name)}")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise UserError(f"train.batch_size must be at least 1, got {self.batch_size}")
+        for name in ("batch_size", "fixed_views"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise UserError(f"train.{name} must be at least 1, got {getattr(self, name)}")
         if self.ema_decay is not None and not 0 < self.ema_decay < 1:
             raise UserError(f"train.ema_decay must lie between 0 and 1, got {self.ema_decay}")
         if self.best_by is not None and self.validate != "val":

@@ -15,7 +15,7 @@ from ..tasks.results import Headline, read_headline
 from ..training.run_folder import RunFolder
 from .html import Markup, Section, html_table
 
-NAMES = {"mae": "MAE, no labels", "teacher": "CNN teacher", "student": "student"}
+NAMES = {"mae": "MAE, no labels", "teacher": "teacher", "student": "student"}
 
 COLUMNS = [
     Column("stage"), Column("network"), Column("precision"), Column("image size", "count"), Column("epochs", "count"),

@@ -6,7 +6,9 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ..config.keys import flat
 from ..config.references import from_anywhere
+from ..config.start import load_started
 from ..data.open import open_source
 from ..errors import UserError, counted, unknown
 from ..training.data import default_recipe
@@ -14,10 +16,13 @@ from .grid import CONDITIONS, Candidate, Grid, of_recipes
 from .paper_tables import read_table
 from .terms import AUTO, Subsets, Terms
 
-"""Contents of a folder -> the shipped table of default candidates for it."""
-
 SEEDS = 3
 """Default of a study without folds."""
+
+FINE_TUNED = "finetune/photos"
+"""Recipe of the candidate that starts from the network that `--init` names; the default ones start from scratch."""
+FINE_TUNED_SIDE = 128
+"""Largest images of that candidate, pixels: a CPU fine-tunes few of more in the time of the others."""
 
 
 def grid_of_recipes(
@@ -28,6 +33,8 @@ def grid_of_recipes(
     candidates = of_recipes(recipes)
     if not candidates:
         candidates = default_candidates(data)
+        if "student.init" in overrides and all(each.recipe.startswith("default/") for each in candidates):
+            candidates = (*candidates, _pre_trained(str(overrides.pop("student.init")), overrides))
         if not terms.budget and epochs is None:
             terms = replace(terms, budget=AUTO)
     conditions = from_anywhere({**CONDITIONS, **overrides})
@@ -64,6 +71,16 @@ def default_candidates(data: str) -> tuple[Candidate, ...]:
     """Return the shipped candidates for a data set: by its annotations, or else by the size of its images."""
     source = open_source(data, annotations_first=True)
     return tuple(replace(candidate, data="") for candidate in read_table(default_recipe(source)).rows)
+
+
+def _pre_trained(source: str, overrides: Mapping[str, Any]) -> Candidate:
+    """Return the candidate that fine-tunes a trained network, with its architecture, colors and image size."""
+    config = load_started(FINE_TUNED, {**overrides, "student.init": source})
+    values = flat(config.values)
+    brought = {key: values[key] for key, by in config.changes.items() if by == "init"}
+    if isinstance(side := brought.get("images.image_size"), int):
+        brought["images.image_size"] = min(side, FINE_TUNED_SIDE)
+    return Candidate("pre-trained", FINE_TUNED, {"student.init": source, **brought})
 
 
 def _with_weights(candidates: tuple[Candidate, ...], weights: Mapping[str, str]) -> tuple[Candidate, ...]:

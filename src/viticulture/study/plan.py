@@ -53,7 +53,7 @@ class StudyPlan:
         warmups: warm-up epochs of the recipe; None where it follows the length by itself.
         scale: fraction of the full length that the budget leaves.
         image_keys: recipe keys of image size and test-time augmentation that the budget chose for all candidates.
-        fixed_keys: candidates added later -> those of these keys that their recipes set, which the budget leaves.
+        fixed_keys: candidates added later, or of trained networks -> those of these keys that they set.
     """
 
     epochs: dict[Key, int]

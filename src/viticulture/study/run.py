@@ -86,8 +86,9 @@ def _plan_study(study: StudyFolder, workers: int, log: Log) -> StudyPlan:
     recipes = {candidate.name: study.recipe(candidate) for candidate in grid.candidates}
     recipe_epochs = {name: config.train.epochs for name, config in recipes.items()}
     warmups = {name: config.schedule.warmup_epochs for name, config in recipes.items()}
-    added = [candidate for candidate in grid.candidates if previous and candidate.name not in previous.recipe_epochs]
-    fixed_keys = {candidate.name: _fixed_keys(candidate, recipes[candidate.name]) for candidate in added}
+    sized = [each for each in grid.candidates if _sets_size(each)]
+    added = [each for each in grid.candidates if previous and each.name not in previous.recipe_epochs]
+    fixed_keys = {each.name: _fixed_keys(each, recipes[each.name]) for each in (added if previous else sized)}
     fixed_keys |= previous.fixed_keys if previous else {}
 
     def planned(keys: dict[str, Any]) -> StudyPlan:
@@ -113,6 +114,11 @@ def _fixed_keys(candidate: Candidate, config: Config) -> list[str]:
     return size + [EVAL_VIEWS] * _sets_views(candidate, config)
 
 
+def _sets_size(candidate: Candidate) -> bool:
+    """Return whether a candidate that is compared from the start has its own image size, as trained networks have."""
+    return IMAGE_SIZE in candidate.overrides
+
+
 def _sets_views(candidate: Candidate, config: Config) -> bool:
     """Return whether a candidate sets its test-time augmentation; a recipe that lets validation choose does not."""
     return EVAL_VIEWS in candidate.overrides or config.images.eval_views not in ("one", "best")
@@ -121,7 +127,8 @@ def _sets_views(candidate: Candidate, config: Config) -> bool:
 def _image_keys(study: StudyFolder, recipes: dict[str, Config]) -> list[dict[str, Any]]:
     """Return recipe keys of images that a budget may choose for all, from cheap to expensive. It leaves the keys of a
     recipe, of the conditions and of a paper's table."""
-    grid, images = study.grid, [config.images for config in recipes.values()]
+    grid = study.grid
+    images = [recipes[each.name].images for each in grid.candidates if not _sets_size(each)]
     if not grid.terms.budgets or grid.table:
         return [{}]
     choices: list[dict[str, Any]] = [{}]

@@ -53,6 +53,7 @@ class StepTimes:
             their scores); None if it equals `inference`.
         weight_sets: saved sets of weights: the best, the last and, where there is one, their moving average.
         probed_images: images whose features train the head before the first step.
+        once: besides these, such as a teacher's predictions for fixed views.
     """
 
     step: float
@@ -65,6 +66,7 @@ class StepTimes:
     evaluation: float | None = None
     weight_sets: int = 2
     probed_images: int = 0
+    once: float = 0.0
 
     @property
     def learning(self) -> float:
@@ -86,7 +88,7 @@ class StepTimes:
         held-out image."""
         evaluation = self.inference if self.evaluation is None else self.evaluation
         images = self.weight_sets * self.held_out_images + self.probed_images
-        return self.epoch * epochs + evaluation * images
+        return self.epoch * epochs + evaluation * images + self.once
 
     def scaled(self, factor: float) -> "StepTimes":
         """Return the times of a network that takes `factor` times as long."""

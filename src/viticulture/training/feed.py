@@ -12,7 +12,7 @@ from torch import Tensor
 from ..config.sections import Train
 from ..data.balance import class_weights
 from ..data.batches.batch import TEACHER_IMAGE, Batch
-from ..data.batches.evaluation import evaluation_batches, target_batches
+from ..data.batches.evaluation import evaluation_batches, target_batches, usual_batch
 from ..data.batches.loader import CPU, Loader, Shard
 from ..data.batches.sampling import Sampling
 from ..data.image_set import Images
@@ -21,7 +21,7 @@ from .assemble import augmentations
 from .session import Session
 
 ALONE = Shard()
-EVALUATION_BATCH, DENSE_BATCH = 256, 16  # of images with classes; with objects or masks
+DENSE_BATCH = 16  # images with objects or masks
 EVALUATION_PIXELS, TRAINING_BATCHES = 2**23, 16
 """On a GPU, small images are evaluated in larger batches, of so many pixels, and of so many training batches, whose
 activations training would hold for many layers at once."""
@@ -71,7 +71,7 @@ def training_loader(session: Session, shard: Shard = ALONE, device: torch.device
         augmentations(session.config, session.dataset, session.method.batch_spec),
         session.plan.batch_size,
         session.seed,
-        Sampling(train.repeats, session.config.data.sampling == "balanced"),
+        Sampling(train.repeats, session.config.data.sampling == "balanced", train.fixed_views),
         shard,
         device,
     )
@@ -104,12 +104,12 @@ class ValidationLoader:
         self.images, self.data_spec, self.device = images, session.method.data_spec, device
         self.crop = session.config.images.crop
         self.annotations = session.dataset.annotations.get(split or session.method.length.split)
-        self.batch_size = DENSE_BATCH if self.annotations else EVALUATION_BATCH
+        self.batch_size = DENSE_BATCH if self.annotations else usual_batch(self.data_spec.image_size)
         if device.type == "cuda" and self.data_spec.classes and not self.annotations:
             fitting = min(
                 EVALUATION_PIXELS // prod(self.data_spec.image_size), TRAINING_BATCHES * session.plan.batch_size
             )
-            self.batch_size = max(EVALUATION_BATCH, fitting)
+            self.batch_size = max(self.batch_size, fitting)
         self.weights: Tensor | None = None
         self.teacher_spec: DataSpec | None = None
         if (

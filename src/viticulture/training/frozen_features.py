@@ -8,7 +8,6 @@ Images pass once, in batches of at most `PIXELS` pixels, whose features are writ
 batch, however many images there are. What is read back is a map of the file. `viticulture cache --clear` removes it.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from numpy.lib.format import open_memmap
 from torch import Tensor
 
 from ..cache import cache_folder, digest, publish
-from ..data.batches.evaluation import evaluation_batches
+from ..data.batches.evaluation import evaluation_batches, usual_batch
 from ..data.dataset import Dataset
 from ..data.image_set import Images
 from ..data.transforms.crop import CenterCrop
@@ -28,9 +27,6 @@ from .machine import keep_freed_memory
 from .progress import showing
 
 VERSION = "3"  # of the features that the same weights make of the same images
-PIXELS = 2**21
-"""Of a batch: 41 images of 224 px. Larger batches take no less time, and their activations more memory."""
-MAX_BATCH = 256
 HALF_UP_TO = 2.0**12
 """Largest value in the first batch for which float16, which ends at 65,504, is safe."""
 
@@ -61,7 +57,7 @@ def frozen_features(
     cached = [prepared.cache_size, prepared.shape, prepared.fitting, prepared.pixel_format]
     how = repr([data_spec.image_size, data_spec.mean, data_spec.std, crop.crop_pct, crop.interpolation, cached])
     key = digest([VERSION, *network, how, dataset.fingerprint, *splits])
-    batch_size = min(MAX_BATCH, max(PIXELS // math.prod(data_spec.image_size), 1))
+    batch_size = usual_batch(data_spec.image_size)
 
     def make(folder: Path) -> None:
         keep_freed_memory()  # each batch's activations would else come from the system as zeroed pages

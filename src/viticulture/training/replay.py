@@ -58,11 +58,16 @@ class Replay(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, TrainingModule)
-        key = self._key(trainer)
+        key, views = self._key(trainer), self.session.config.train.fixed_views
+
+        def place_of(images: Tensor) -> tuple[int, int] | None:
+            place = pl_module.place_of(images)
+            return (place[0] % views, place[1]) if place and views else place
+
         for teacher in pl_module.modules():
             if isinstance(teacher, Frozen):
                 folder = self.budget.folder / digest([_VERSION, *key, *identity(teacher.net)])
-                teacher.memory = Memory(folder, self.budget, pl_module.place_of, pl_module.device)
+                teacher.memory = Memory(folder, self.budget, place_of, pl_module.device)
                 self.memories.append(teacher.memory)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

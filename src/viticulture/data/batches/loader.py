@@ -163,7 +163,7 @@ class Loader:
         mine = slice(self.shard.rank, None, self.shard.world)
         start = step * self.batch_size
         numbers = self.order(epoch)[start : start + self.batch_size][mine]
-        generator = seeded(self.seed, epoch, step + 1)
+        generator = seeded(self.seed, self.sampling.drawn_in(epoch), step + 1)
         u, batch_u = [], []
         for augment in self.augments[: len(self.augments) - self.has_teacher_view]:
             table = torch.rand(self.batch_size, augment.columns, generator=generator, dtype=torch.float64)
@@ -175,6 +175,7 @@ class Loader:
 
     def order(self, epoch: int) -> Tensor:
         """Numbers of an epoch's images in the order in which all processes take them."""
+        epoch = self.sampling.drawn_in(epoch)
         if self._order is None or self._order[0] != epoch:
             labels, generator = self.images.records.labels, seeded(self.seed, epoch)
             self._order = epoch, self.sampling.order(labels, generator, self.shard.world)

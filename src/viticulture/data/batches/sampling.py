@@ -21,14 +21,20 @@ class Sampling:
         repeats: times that each image stands in a row in the order, so that copies fall into one batch (repeated
             augmentation of DeiT, where an epoch still has about as many steps, with 1 / repeats of the images).
         balanced: every class as often as any other, instead of every image once.
+        fixed_views: epochs after which all begins again; null: never.
     """
 
     repeats: int = 1
     balanced: bool = False
+    fixed_views: int | None = None
 
     def __post_init__(self) -> None:
         if self.repeats < 1:
             raise UserError(f"repeats must be at least 1, got {self.repeats}")
+
+    def drawn_in(self, epoch: int) -> int:
+        """Return the first epoch with an epoch's random numbers."""
+        return epoch % self.fixed_views if self.fixed_views else epoch
 
     def order(self, labels: Tensor, generator: torch.Generator, world: int) -> Tensor:
         """Numbers of an epoch's images in the order in which all W processes take them."""

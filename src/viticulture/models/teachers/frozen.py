@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import UserError, counted
+from ...text import shell_word
 from ..data_spec import DataSpec
 
 
@@ -139,18 +140,16 @@ def check_channels(source: str, spec: DataSpec, data_spec: DataSpec) -> None:
 def check_classes(source: str, spec: DataSpec, data_spec: DataSpec) -> None:
     """Raises: UserError unless teacher and student have equal classes in one order; numbered ones match any names."""
     theirs, ours = spec.classes, data_spec.classes
+    cure = f"viticulture probe {shell_word(source)} DATA --out RUN trains a classifier for these, and RUN can teach"
     if spec.multilabel != data_spec.multilabel:
         words = {True: "several labels an image", False: "one class an image"}
         theirs_is, ours_is = words[spec.multilabel], words[data_spec.multilabel]
         raise UserError(f"{source} was trained on {theirs_is}, and the student is trained on {ours_is}")
     if len(theirs) != len(ours):
-        raise UserError(
-            f"a teacher must have the student's {len(ours)} classes, {source} has {len(theirs)}; "
-            "train one on this data first and name its run"
-        )
+        raise UserError(f"a teacher must have the student's {len(ours)} classes, {source} has {len(theirs)}; {cure}")
     if theirs != ours and theirs != tuple(map(str, range(len(theirs)))):
         place = next(place for place in range(len(ours)) if theirs[place] != ours[place])
         raise UserError(
             f"a teacher must have the student's classes in their order, but class {place} is {theirs[place]!r} "
-            f"in {source} and {ours[place]!r} here"
+            f"in {source} and {ours[place]!r} here; {cure}"
         )

@@ -133,6 +133,12 @@ def describe(source: str, architecture: str = "") -> Description:
     return Description(source, source.partition(".")[0], vars(timm.get_pretrained_cfg(source)))
 
 
+def predicts(source: str, classes: tuple[str, ...]) -> bool:
+    """True for a folder of weights, or a run, that predicts just these classes."""
+    about = describe(source)
+    return "student" in about.config and tuple(about.cfg.get("label_names") or ()) == classes
+
+
 def open_network(source: str, architecture: str = "") -> tuple[nn.Module, DataSpec, Description]:
     """Load a trained network with the classes and input of its training.
 
