@@ -23,6 +23,7 @@ from ..data.decoded_cache import find_near_duplicates
 from ..data.image_set import Images
 from ..data.near_duplicates import MIN_SPREAD, NearDuplicates
 from ..data.open import open_source
+from ..data.sources.several import is_joined
 from ..data.sources.source import Source
 from ..data.splits import folds_of, groups_of
 from ..errors import UserError, counted, some
@@ -110,13 +111,18 @@ def review(data: str | Source, overrides: Mapping[str, Any]) -> Review:
             "a review compares images by a trained network's features, and none is named; add --init NETWORK: a run, a "
             "timm model, hf-hub:OWNER/NAME or ARCHITECTURE=FILE"
         )
+    source = open_source(data, "classes") if isinstance(data, str) else data
+    if is_joined(source):
+        raise UserError(
+            f"a review predicts one class per image, and {source.name} has several labels; name other images"
+        )
     with TemporaryDirectory(prefix="viticulture-review-") as folder:
         session = begin(data, RECIPE, 0, str(Path(folder, "run")), False, keys, "")
         dataset, config, method = session.dataset, session.config, session.method
         device = first_device(config.engine)
         features = head_features(method.student, method.data_spec, dataset, config.images.crop, device)
         session.run.unlock()
-    source, classes = open_source(data) if isinstance(data, str) else data, dataset.classes
+    classes = dataset.classes
     x = torch.cat([features[split].float() for split in dataset.splits])
     labels = torch.cat([images.records.labels for images in dataset.splits.values()]).numpy()
     names = [name for images in dataset.splits.values() for name in images.records.names]

@@ -101,7 +101,7 @@ class TrainFeatures:
     def save(self, folder: Path) -> None:
         """Write them next to weights."""
         with replacing(folder / FILE) as part:
-            safetensors.torch.save_file({"features": self.features.contiguous()}, part)
+            part.write_bytes(safetensors.torch.save({"features": self.features.contiguous()}))
         note(folder, {KEY: self.threshold})
 
     @classmethod

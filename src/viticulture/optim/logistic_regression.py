@@ -85,7 +85,10 @@ def fit(
     std = covariance.diagonal().sqrt()
     std = torch.where(std > 1e-6 * std.amax(), std, torch.ones_like(std))  # constant features stay zero
     covariance /= std[:, None] * std
-    eigenvalues, basis = torch.linalg.eigh(covariance)
+    try:
+        eigenvalues, basis = torch.linalg.eigh(covariance)
+    except torch.linalg.LinAlgError:  # of few images: too many eigenvalues are zero for float32
+        eigenvalues, basis = (part.to(kind) for part in torch.linalg.eigh(covariance.double()))
     decay = torch.tensor(decays, dtype=kind, device=mean.device)[:, None]  # [G, 1]
     scale = torch.cat([eigenvalues.clamp_min(0) / 2 + decay, torch.full_like(decay, 0.5)], dim=1)[:, None] ** -0.5
     decay = torch.cat([decay.expand(-1, len(mean)), torch.zeros_like(decay)], dim=1)[:, None]  # the bias has none

@@ -41,7 +41,8 @@ def review_page(review: Review, file: str) -> str:
     found = len({each.name for each in review.suspects})
     sentence = (
         f"Every image was predicted by a classifier on the features of {review.network} that was trained on other "
-        f"images: {percent(review.accuracy)} agree with their label. {file} lists all images below. Delete the rows of "
+        f"images: {percent(review.accuracy)} agree with their label. The fewer do, the more images below are "
+        f"mistakes of the classifier, not of their label. {file} lists all of them. Delete the rows of "
         f"images that are right, and train without the others (held-out images stay): viticulture train DATA "
         f"--data.leave_out {file}"
     )
