@@ -168,13 +168,23 @@ def _chosen(request: BudgetRequest, base: Config, measured: Measurements, left: 
     def sized(candidate: SizedStudent) -> Config:
         return base.changed(recipes.candidate_keys(base, candidate, request.overrides), by="budget")
 
+    def macs(candidate: SizedStudent) -> int:
+        return measured.macs(sized(candidate))
+
     def times(candidate: SizedStudent) -> StepTimes:
         return recipes.with_sparse_validation(request.overrides, *measured.fastest(sized(candidate)))[1]
+
+    def scaled(candidate: SizedStudent) -> StepTimes:
+        """One network takes about as long per MAC at any size; to measure a large one takes minutes."""
+        return smallest.scaled(macs(candidate) / macs(candidates[0]))
 
     candidates = recipes.candidates_for(base, request.overrides, request.recipe != "default", measured.side)
     if base.student.init is not None:  # some networks take images of one size alone
         candidates = tuple(each for each in candidates if measured.builds(sized(each))) or candidates[-1:]
-    return sized(largest_that_fits(candidates, left, times, lambda candidate: measured.macs(sized(candidate))))
+        if len(candidates) > 1:
+            smallest = times(candidates[0])
+            return sized(largest_that_fits(candidates, left, scaled, macs))
+    return sized(largest_that_fits(candidates, left, times, macs))
 
 
 def _stages(
