@@ -74,7 +74,7 @@ def test_server_command_and_python_agree_to_the_last_bit(run: RunFolder, port: i
     rows = list(csv.reader(io.StringIO(content.decode())))
     with (tmp_path / "said.csv").open(newline="") as file:
         assert [row[1:] for row in rows] == [row[1:] for row in csv.reader(file)]
-    assert rows[0][3] == "'=cmd()"
+    assert rows[0][3:6] == ["known", "similarity", "'=cmd()"]
     assert "attachment" in headers["Content-Disposition"]
 
 

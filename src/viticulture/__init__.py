@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""viticulture grows Vision Transformers on little data.
+"""viticulture trains small Vision Transformers on small datasets.
 
 import viticulture
 run = viticulture.train("./photos")

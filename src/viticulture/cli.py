@@ -35,7 +35,7 @@ RUN_COMMANDS = (
 )
 """Commands that take a run's folder, and no other network."""
 _RANKS = "RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"
-USAGE = """viticulture grows Vision Transformers on little data.
+USAGE = """viticulture trains small Vision Transformers on small datasets.
 
 usage: viticulture COMMAND ...
 

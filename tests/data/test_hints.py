@@ -114,7 +114,7 @@ def test_data_describes_what_train_will_do(root: Path, capsys: pytest.CaptureFix
     assert {name for pair in seen.near for name in pair} == {"train/a/3.png", "test/a/copy.png"}
     assert main(["data", str(root)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "train on 25, choose by 3, report on 2" in said
+    assert "25 training, 3 validation, 2 test" in said
     assert "classes are uneven: a has 26 images, b 2" in said
     assert "--data.sampling balanced" in said
     assert "look the same" in said

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run's temperature: fitted on its validation images, and applied by predictions, evaluations and exported files."""
+"""A run's temperature and its similarity to training images: fitted on its validation images, and applied by
+predictions, evaluations and exported files."""
 
+import csv
 import json
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,9 +11,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 import viticulture
+from viticulture.deploy.hub.push import contents
 from viticulture.errors import UserError
+from viticulture.evaluation.model import of_run
+from viticulture.models.similarity import TrainFeatures, evenly, similarity
+from viticulture.training.run_inputs import config_of, dataset_of
 
 RECIPE = """
 student: {name: vit_nano, patch_size: 4, options: {embed_dim: 16, depth: 2, num_heads: 2}}
@@ -95,7 +102,7 @@ def test_all_that_a_run_predicts_is_calibrated(run: viticulture.Run, tmp_path: P
         session = onnxruntime.InferenceSession(str(tmp_path / "run.onnx"), providers=["CPUExecutionProvider"])
         assert json.loads(session.get_modelmeta().custom_metadata_map["temperature"]) == values
         pixels = np.asarray(Image.open(data / "0.png"))
-        (outputs,) = session.run(None, {session.get_inputs()[0].name: pixels})
+        outputs = session.run(None, {session.get_inputs()[0].name: pixels})[0]
         outputs = torch.from_numpy(outputs)
         shares = outputs.softmax(-1)[0] if len(values) == 1 else outputs[0]
         np.testing.assert_allclose(shares.numpy(), [every[0].probabilities[name] for name in classes], atol=2e-3)
@@ -105,3 +112,68 @@ def test_the_page_shows_calibration_before_and_after(run: viticulture.Run) -> No
     page = run.report.read_text(encoding="utf-8")
     assert ("before calibration" in page) == (len(temperature(run)) == 1)
     assert "Calibrated" in page
+
+
+def test_predictions_say_which_images_are_unlike_the_training_images(run: viticulture.Run, tmp_path: Path) -> None:
+    """Catches: features of other views or images than the threshold's; a threshold of training images where there are
+    validation images; columns that are missing; features that do not belong to the weights, or are not pushed."""
+    folder = run.folder.weights(run.folder.which()[0])
+    config = json.loads((folder / "config.json").read_text())
+    predictions = run.predict([run.path.parent / name for name in run.folder.image_names["val"]])
+    if run.classes != ("bright", "dark"):  # several labels
+        assert "min_similarity" not in config
+        return
+    similar = np.array([each.similarity for each in predictions])
+    assert config["min_similarity"] == pytest.approx(np.quantile(similar, 0.05), abs=1e-5)
+    assert [each.known for each in predictions] == (similar >= config["min_similarity"]).tolist()
+
+    student, features = run.student(), load_file(folder / "train_features.safetensors")["features"].float()
+    assert len(features) == len(run.folder.image_names["train"])
+    data = dataset_of(run.folder, config_of(run.folder))
+    assert data.val is not None
+    batch = next(of_run(run.folder).batches(data.val))
+    with torch.inference_mode():
+        vectors = torch.nn.functional.normalize(
+            student.forward_head(student.forward_features(batch["image"]), pre_logits=True), dim=1
+        )
+    np.testing.assert_allclose((vectors @ features.T).sort(1).values[:, -5], similar, atol=1e-4)
+
+    viticulture.predict(str(run.path), [str(run.path.parent / "0.png")], out=str(tmp_path / "p.csv"))
+    rows = list(csv.DictReader((tmp_path / "p.csv").open()))
+    assert rows[0]["known"] in ("yes", "no")
+    assert -1 <= float(rows[0]["similarity"]) <= 1
+    assert f"weights/{folder.name}/train_features.safetensors" in contents(run.folder, "user/name")
+
+    if find_spec("onnxruntime") and find_spec("onnxscript"):
+        import onnxruntime
+
+        run.export(tmp_path / "run.onnx")
+        session = onnxruntime.InferenceSession(str(tmp_path / "run.onnx"), providers=["CPUExecutionProvider"])
+        assert json.loads(session.get_modelmeta().custom_metadata_map["min_similarity"]) == config["min_similarity"]
+        _, from_file = session.run(None, {"image": batch["image"].numpy()})
+        np.testing.assert_allclose(from_file, similar, atol=1e-4)
+
+    saved = (folder / "train_features.safetensors").read_bytes()
+    try:
+        save_file({"features": features[:, 1:].half().contiguous()}, folder / "train_features.safetensors")
+        with pytest.raises(UserError, match="does not belong to these weights"):
+            run.predict([run.path.parent / "0.png"])
+    finally:
+        (folder / "train_features.safetensors").write_bytes(saved)
+
+
+def test_similarity_is_that_to_the_fifth_nearest_other_image() -> None:
+    """Catches: another neighbor; features that are not normalized; a training image compared with itself; an error for
+    fewer images than neighbors."""
+    generator = torch.Generator().manual_seed(0)
+    train, val = torch.randn(40, 8, generator=generator), torch.randn(60, 8, generator=generator)
+    unit = torch.nn.functional.normalize(train, dim=1)
+    cosines = torch.nn.functional.normalize(val, dim=1) @ unit.T
+    fitted = TrainFeatures.fitted(3 * train, 2 * val)
+    np.testing.assert_allclose(similarity(val, unit), cosines.sort(1).values[:, -5], atol=1e-6)
+    assert fitted.threshold == pytest.approx(float(cosines.sort(1).values[:, -5].quantile(0.05)), abs=2e-3)
+    others = (unit @ unit.T).fill_diagonal_(-2).sort(1).values[:, -5]
+    assert TrainFeatures.fitted(train, None).threshold == pytest.approx(float(others.quantile(0.05)), abs=2e-3)
+    np.testing.assert_allclose(similarity(val, unit[:3]), cosines[:, :3].min(1).values, atol=1e-6)
+    assert len(evenly(2500)) == 1000
+    assert evenly(3).tolist() == [0, 1, 2]

@@ -48,7 +48,7 @@ def test_undecodable_names_and_formulas_are_written(
         assert main(["predict", str(run.path), str(tmp_path / "photos"), "--out", str(tmp_path / out)]) == 0
     with (tmp_path / "predictions.csv").open(newline="", encoding="utf-8") as file:
         heading, row = csv.reader(file)
-    assert heading == ["name", "label", "probability", "'=cmd()", "\\x1b[31mred", "error"]
+    assert heading == ["name", "label", "probability", "known", "similarity", "'=cmd()", "\\x1b[31mred", "error"]
     assert row[0].endswith("q\\udcff.png")
     (answer,) = json.loads((tmp_path / "predictions.json").read_text(encoding="utf-8"))
     assert answer["name"] == row[0]
@@ -100,6 +100,8 @@ def test_a_class_named_like_a_column_has_its_column() -> None:
         "name": "a.png",
         "label": "label",
         "probability": "0.75",
+        "known": "",
+        "similarity": "",
         "probability of label": "0.75",
         "cat": "0.25",
         "error": "",

@@ -64,6 +64,23 @@ def test_the_student_is_the_probe_folded(tmp_path: Path) -> None:
         torch.testing.assert_close(method.auxiliary.state_dict()[name], value)
 
 
+def test_the_frozen_network_is_compiled() -> None:
+    """Catches: a pass beside the compiled one."""
+    torch.manual_seed(0)
+    probe = SGDProbe(Setup(create_student("mae_tiny", DATA_SPEC, 4, TINY), DATA_SPEC)).train()
+    batch, graphs = {"image": torch.randn(12, 3, 16, 16), "label": torch.arange(12) % 3}, list[int]()
+    eager = probe.losses(batch)["label"]
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(sum("attention" in str(node.target) for node in graph.graph.nodes))
+        return graph
+
+    probe.auxiliary["norm"].reset_running_stats()  # type: ignore[operator]
+    probe.compile_networks(backend=backend)
+    torch.testing.assert_close(probe.losses(batch)["label"], eager)
+    assert max(graphs) == TINY["depth"]
+
+
 def test_features_are_normalized_by_the_batch() -> None:
     """The loss by hand, std with 1 / N. Catches: running statistics in training, a gradient to the trunk."""
     torch.manual_seed(0)

@@ -304,21 +304,21 @@ def test_every_tensor_of_an_official_file_is_loaded(golden: Load, tmp_path: Path
 
 
 @pytest.mark.parametrize("scaled", [True, False])
-def test_layer_scales_of_beit_are_loaded(scaled: bool, tmp_path: Path) -> None:
-    """The same network in SimMIM's form gives the same logits: to a network with layer scales, and to one without.
+@pytest.mark.parametrize("layout", ["SimMIM", "timm"])
+def test_layer_scales_are_loaded(layout: str, scaled: bool, tmp_path: Path) -> None:
+    """A network's file in two forms gives the same logits: to a network with layer scales, and to one without.
     Catches: scales that are dropped, or multiplied along the inputs of a layer."""
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 3, "num_classes": 5}
     vit = randomized(timm.create_model("vit_tiny_patch16_224", init_values=0.1, **sizes)).eval()
     theirs: Weights = {}
     for name, value in vit.state_dict().items():
-        name = re.sub(r"ls(\d)\.gamma", r"gamma_\1", name)
-        if name.endswith("qkv.bias"):
+        if layout == "SimMIM" and name.endswith("qkv.bias"):
             q, k, v = value.chunk(3)
             k.zero_()
             theirs |= {name.replace("qkv.bias", "q_bias"): q, name.replace("qkv.bias", "v_bias"): v}
         else:
-            theirs[name] = value
-    torch.save(training_state(model=prefixed("encoder.", theirs)), tmp_path / "w.pth")
+            theirs[re.sub(r"ls(\d)\.gamma", r"gamma_\1", name) if layout == "SimMIM" else name] = value
+    torch.save(training_state(model=prefixed("encoder.", theirs) if layout == "SimMIM" else theirs), tmp_path / "w.pth")
     ours = timm.create_model("vit_tiny_patch16_224", init_values=1.0 if scaled else None, **sizes).eval()
     lines = initialize(ours, str(tmp_path / "w.pth"))
     assert not any("anew" in line or "not used" in line for line in lines)

@@ -145,7 +145,7 @@ def test_the_exported_file_takes_these_channels(
         assert taken.shape[1:] == [subject.data_spec.channels, 16, 16]
         return
     levels = np.random.default_rng(0).integers(0, 256, (20, 18, subject.data_spec.channels)).astype(np.uint8)
-    (logits,) = file.run(None, {"pixels": levels})
+    (logits,) = file.run(["logits"], {"pixels": levels})
     values = levels * (TOP / 255) if subject.image_settings.range else levels
     (answer,) = run.predict(values.astype(np.float64) if subject.image_settings.range else values)
     found = torch.from_numpy(logits[0]).softmax(0)

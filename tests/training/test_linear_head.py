@@ -20,13 +20,14 @@ from viticulture.config.load import load_config
 from viticulture.errors import UserError
 from viticulture.evaluation.model import of_run
 from viticulture.models.data_spec import DataSpec
+from viticulture.models.similarity import HeadInputs
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import load, save
 from viticulture.models.weights.load_matching import classifiers
 from viticulture.optim import logistic_regression
 from viticulture.study.step_times import measure_step_times
 from viticulture.training import frozen_features, linear_head
-from viticulture.training.linear_head import FOLDS, Head, HeadInputs, parts, put, train_head
+from viticulture.training.linear_head import FOLDS, Head, parts, put, train_head
 from viticulture.training.run_inputs import config_of, dataset_of
 
 HALF = (0.5, 0.5, 0.5)

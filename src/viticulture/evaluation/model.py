@@ -30,6 +30,7 @@ from ..data.transforms.transform import send
 from ..errors import UserError
 from ..models.data_spec import DataSpec
 from ..models.heads import every_head
+from ..models.similarity import SimilarityNetwork, TrainFeatures
 from ..models.tta import Calibrated, TTAMode, describe, temperature_of, tta_mode, with_tta
 from ..models.weights.files import load
 from ..models.weights.sources import open_network
@@ -50,6 +51,7 @@ class EvaluatedModel:
         data_spec: its classes; H and W, pixels; mean and deviation of the channels, which lie in [0, 1].
         whole: feed it the whole image, resized, in place of that part.
         eval_views: views of that part whose predictions are averaged.
+        train_features: by which images of other things are noticed; None where they are not.
     """
 
     network: nn.Module
@@ -61,12 +63,20 @@ class EvaluatedModel:
     whole: bool = False
     eval_views: TTAMode = "one"
     temperature: tuple[float, ...] = ()
+    train_features: TrainFeatures | None = None
 
     @cached_property
     def tta_network(self) -> nn.Module:
         """The network averaged over its views and calibrated, [B, C, H, W] -> logits [B, K]."""
         network = with_tta(self.network, self.eval_views, self.data_spec)
         return Calibrated(network, self.temperature).eval().to(self.device) if self.temperature else network
+
+    @cached_property
+    def similarity_network(self) -> SimilarityNetwork | None:
+        """The same network with the similarity to the training images; None where that is not known."""
+        if self.train_features is None:
+            return None
+        return SimilarityNetwork(self.tta_network, self.network, self.train_features).eval().to(self.device)
 
     @property
     def crop(self) -> BoxCrop:
@@ -93,13 +103,15 @@ class EvaluatedModel:
 def of_run(run: RunFolder, weights: str = "", batch_size: int | None = None) -> EvaluatedModel:
     """Load a run's student, with images prepared as the run's validation images were."""
     recipe = config_of(run)  # which imports what a student of the user's code needs
-    student, data_spec, config = load(run.weights(weights or run.which()[0]))
+    folder = run.weights(weights or run.which()[0])
+    student, data_spec, config = load(folder)
     device = device_for(recipe)
     keep_freed_memory()
     return EvaluatedModel(
         student.to(device), data_spec, recipe.images, device, batch_size or usual_batch(data_spec.image_size),
         _architecture(config),
         eval_views=tta_mode(config), temperature=temperature_of(config, len(data_spec.classes)),
+        train_features=TrainFeatures.load(folder, config, student),
     )  # fmt: skip
 
 

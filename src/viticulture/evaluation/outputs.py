@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +48,7 @@ def collect(
     student: nn.Module,
     batches: Iterable[Mapping[str, Tensor]],
     names: Sequence[str],
-    probabilities: Callable[[Tensor], Tensor] = softmax,
+    probabilities: Callable[[Any], Tensor] = softmax,
 ) -> Predictions:
     """Compute a student's outputs for every image of a split, once; its mode is restored.
 
@@ -129,7 +130,7 @@ def _best_views(run: RunFolder, images: Images, score: Callable[[Predictions], f
     listed = ", ".join(
         f"{name} {100 * value:.1f} %" if share else f"{name} {value:.4g}" for name, value in scores.items()
     )
-    log(f"views    {best}, by {len(images):,} validation images: {listed}")
+    log(f"views    {best} (test-time augmentation; on {len(images):,} validation images: {listed})")
     return best
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ..errors import UserError
 from ..guides.guide import Batch, Capability
 from ..models.shared_batch_norm import SharedBatchNorm
+from ..models.taps import Taps
 from .method import Method, Setup
 from .supervised import class_metrics
 
@@ -42,6 +43,7 @@ class SGDProbe(Method):
                 f"got a {type(setup.student).__name__}"
             )
         setup.student.requires_grad_(False)
+        self.taps = Taps(setup.student, frozenset({"features"}))
         self.auxiliary["norm"] = SharedBatchNorm(head.in_features, EPSILON, affine=False)
         self.auxiliary["classifier"] = nn.Linear(head.in_features, head.out_features)
         nn.init.trunc_normal_(self._classifier().weight, std=0.01)
@@ -54,9 +56,9 @@ class SGDProbe(Method):
         )
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        student: Any = self.student.eval()
+        self.student.eval()
         with torch.no_grad():
-            features = student.forward_head(student.forward_features(batch["image"]), pre_logits=True)
+            features = self.taps(batch["image"]).features[0]
         logits = self._classifier()(self.auxiliary["norm"](features.float()))
         if not batch["label"].is_floating_point():  # mixed images have no one class
             self.logs["accuracy"] = (logits.detach().argmax(-1) == batch["label"]).float().mean()

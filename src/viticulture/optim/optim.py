@@ -313,7 +313,7 @@ class Schedule:
 
 
 def shortened_warmup(warmup: float, length: int, epochs: int) -> float:
-    """Scale a recipe's warm-up from `own` epochs to the epochs of a training, to at most half of them."""
+    """Scale the warm-up of a training of `length` epochs to one of `epochs`, to at most half of them."""
     return min(warmup * epochs / length, epochs / 2)
 
 

@@ -64,16 +64,14 @@ def _properties(inspection: Inspection) -> dict[str, str]:
     if inspection.smallest:
         properties["smallest, largest"] = f"{inspection.smallest}, {inspection.largest}"
     if inspection.planned:
-        words = {"train": "train on", "val": "choose by", "test": "report on"}
-        parts = [f"{words[kind]} {inspection.planned[kind]:,}" for kind in words if kind in inspection.planned]
+        words = {"train": "training", "val": "validation", "test": "test"}
+        parts = [f"{inspection.planned[kind]:,} {words[kind]}" for kind in words if kind in inspection.planned]
         keys = [
             f"data.{kind}_fraction"
             for kind in ("val", "test")
             if kind in inspection.planned and kind not in inspection.counts
         ]
-        properties["train would"] = ", ".join(parts) + (
-            f" ({' and '.join(keys)} {'say' if len(keys) > 1 else 'says'} how many)" if keys else ""
-        )
+        properties["splits"] = ", ".join(parts) + (f" (set by {' and '.join(keys)})" if keys else "")
     if inspection.several:
         properties["labels an image"] = inspection.several
     properties["colors"] = ", ".join(f"{mode}: {count:,}" for mode, count in Counter(inspection.modes).most_common())

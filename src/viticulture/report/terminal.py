@@ -52,8 +52,8 @@ def introduce(session: Session) -> None:
     channels = session.method.data_spec.channels
     bands = "" if channels == 3 else f" with {counted(channels, 'channel')}"
     lines = [
-        f"data     {data['name']}: {counts} images, {classes}, shown at {side[0]} x {side[1]}{bands}",
-        f"student  {student['name']}: {parameters} parameters, {macs} multiply-adds an image",
+        f"data     {data['name']}: {counts} images, {classes}, {side[0]} x {side[1]} pixels{bands}",
+        f"student  {student['name']}: {parameters} parameters, {macs} MACs per image",
         f"recipe   {session.config.name}: {epochs}, seed {session.seed}",
         f"run      {session.run.path}",
         *(f"note     {warning}" for warning in session.warnings),
@@ -158,7 +158,7 @@ def _first(text: str, ends: str) -> str:
 def student_list(entries: Sequence[Entry]) -> Table:
     """Students by name, what they cost, and what they are for."""
     columns = [Column("student"), Column("images, pixels", "count"), Column("parameters, M", "significant")]
-    columns += [Column("multiply-adds, M", "significant"), Column("what for", "prose")]
+    columns += [Column("MACs, M", "significant"), Column("what for", "prose")]
     rows: list[list[Cell]] = [
         [entry.name, entry.side, _millions(entry.parameters), _millions(entry.macs), entry.purpose] for entry in entries
     ]

@@ -3,19 +3,27 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from ..analysis.galleries import Gallery, Group, file_name
 from ..analysis.pictures import occlusion
 from ..data.dataset import Dataset
 from ..data.image_set import Images
 from ..data.images.format import displayed
+from ..errors import UserError
 from ..evaluation.agreement import evaluate_agreement
-from ..evaluation.model import EvaluatedModel
+from ..evaluation.model import EvaluatedModel, of_run
 from ..evaluation.outputs import Predictions
 from ..evaluation.reference import evaluate_references, read_references
+from ..evaluation.saved import of_each
+from ..models.similarity import KEY, HeadInputs, K, TrainFeatures, evenly
+from ..models.weights.files import read_config
 from ..outputs import csv_text
-from ..scores.calibration import fit_temperature
+from ..scores.calibration import MIN_IMAGES, fit_temperature
 from ..table import MAX_ROWS, Cell, Column, Table, percent, unread
 from ..training.run_inputs import config_of
 from .classification_metrics import (
@@ -25,7 +33,7 @@ from .classification_metrics import (
     without_copies,
 )
 from .classification_page import classification_page, copies_sentence, per_class, summary
-from .figures import TaskPage
+from .figures import LineChart, TaskPage, TaskSection
 from .image_task import ImageTask
 from .results import Evaluated, Results, named
 from .task import Prediction, class_columns, weakest
@@ -40,6 +48,8 @@ class ClassPrediction(Prediction):
     Args:
         name: the file; bytes of its name that are no text as Python escapes.
         label: the most probable class; empty if the image could not be read.
+        known: whether the image is like the training images; None where that was not measured.
+        similarity: to the training images (models/similarity.py); None where it was not measured.
         top: the most probable classes and their probabilities, as many as requested.
     """
 
@@ -49,16 +59,24 @@ class ClassPrediction(Prediction):
     probabilities: dict[str, float] = field(repr=False)
     error: str = ""
     top: tuple[tuple[str, float], ...] = field(default=(), repr=False)
+    known: bool | None = field(default=None, repr=False)
+    similarity: float | None = field(default=None, repr=False)
 
     @staticmethod
     def table(predictions: "Sequence[ClassPrediction]") -> Table:
         places = range(1, max((len(each.top) for each in predictions), default=1))
         columns = [Column("name"), Column("label"), Column("probability", "percent")]
-        columns += [*(Column(f"label {k + 1}") for k in places), Column("error", "prose")]
+        measured = any(each.known is not None for each in predictions)
+        columns += [
+            *(Column(f"label {k + 1}") for k in places),
+            *[Column("known")] * measured,
+            Column("error", "prose"),
+        ]
         rows: list[list[Cell]] = []
         for each in predictions:
             more = [f"{name} {percent(share)}" for name, share in each.top[1:]] or [""] * len(places)
-            rows.append([each.name, each.label, each.probability if each.label else None, *more, each.error])
+            known = [_yes_or_no(each.known)] * measured
+            rows.append([each.name, each.label, each.probability if each.label else None, *more, *known, each.error])
         return Table("", columns, rows, unread([each.error for each in predictions]))
 
     @staticmethod
@@ -71,14 +89,20 @@ class ClassPrediction(Prediction):
             "label",
             "probability",
             *(f"{word} {k + 1}" for k in places for word in ("label", "probability")),
+            *("known", "similarity"),
         ]
         rows: list[list[object]] = [[*first, *class_columns(classes, [*first, "error"]), "error"]]
         for each in predictions:
             others = [value for k in places for value in (each.top[k] if each.top else (None, None))]
             probabilities = [each.probabilities.get(name) for name in classes]
             probability = each.probability if each.label else None
+            others += [_yes_or_no(each.known), each.similarity]
             rows.append([each.name, each.label, probability, *others, *probabilities, each.error])
         return csv_text(rows)
+
+
+def _yes_or_no(known: bool | None) -> str:
+    return "" if known is None else "yes" if known else "no"
 
 
 class Classification(ImageTask):
@@ -96,6 +120,10 @@ class Classification(ImageTask):
 
     def evaluate(self, dataset: Dataset) -> Evaluated:
         evaluated = super().evaluate(dataset)
+        if dataset.classes:
+            for weights, features in of_each(self.run, lambda weights: self._train_features(weights, dataset)).items():
+                if features is not None:
+                    features.save(self.run.weights(weights))
         if counts := evaluated.results.counts:
             evaluate_agreement(self.run, config_of(self.run), counts, evaluated.images[counts])
         return evaluated
@@ -109,6 +137,22 @@ class Classification(ImageTask):
 
     def fit_temperature(self, predictions: Predictions) -> tuple[float, ...]:
         return fit_temperature(predictions.probabilities, predictions.labels)
+
+    def _train_features(self, weights: str, dataset: Dataset) -> TrainFeatures | None:
+        """Return the features by which images of other things are noticed; None for a student without any."""
+        model = replace(of_run(self.run, weights), temperature=(), train_features=None)
+
+        def features(images: Images) -> Tensor:
+            images = images.part(evenly(len(images)))
+            return torch.cat([inputs(batch["image"]).cpu() for batch in model.batches(images)])
+
+        val = dataset.val if dataset.val is not None and len(dataset.val) >= MIN_IMAGES else None
+        try:
+            with HeadInputs(model.network) as inputs, torch.inference_mode():
+                made = TrainFeatures.fitted(features(dataset.train), None if val is None else features(val))
+        except UserError:  # a student that classifies maps
+            return None
+        return made if isfinite(made.threshold) else None
 
     def view_score(self, predictions: Predictions) -> float:
         """Accuracy."""
@@ -149,10 +193,26 @@ class Classification(ImageTask):
         references = read_references(self.run) if own else None
         accuracy = dict(references.accuracy) if references is not None else {}
         trained_on = references.images.get("train", ()) if references is not None else ()
-        return classification_page(results, accuracy, trained_on, galleries.get("mistakes", ()))
+        page = classification_page(results, accuracy, trained_on, galleries.get("mistakes", ()))
+        note = LineChart("", {}, "", "", self._unlike())
+        return replace(page, after=[*page.after, *[TaskSection("Images of other things", [note])] * bool(note.note)])
+
+    def _unlike(self) -> str:
+        """Say how images of other things are noticed; "" where they are not."""
+        which = self.run.which()
+        threshold = read_config(self.run.weights(which[0])).get(KEY) if which else None
+        if not isinstance(threshold, float):
+            return ""
+        return (
+            "It predicts one of its classes for every image, and `known: no` for one unlike the training images: "
+            f"the cosine of its features and those of the {K}th most similar training image is below {threshold:.2f}, "
+            "as for 5 % of the validation images. Of images of other things, more are noticed the better the features: "
+            "nearly all with a network that started from public weights, few with one that was trained on a few "
+            "thousand images alone. Similar other classes, such as another flower, are hard: most count as known."
+        )
 
     def limits(self, results: Results[Any]) -> list[str]:
-        limits = ["It predicts one of its classes for every image, also for a photograph of something else."]
+        limits = [self._unlike() or "It predicts one of its classes for every image, also for one of something else."]
         if (result := results.counting) is None:
             return limits
         if result.calibration_error > 0.05:

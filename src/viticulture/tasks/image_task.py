@@ -171,7 +171,7 @@ class ImageTask(Task):
             metadata[TTA_KEY] = model.eval_views
         if model.temperature:
             metadata[TEMPERATURE_KEY] = model.temperature
-        return Exported(model.tta_network, model.data_spec, metadata)
+        return Exported(model.similarity_network or model.tta_network, model.data_spec, metadata)
 
     def file_metadata(self, weights: str, model: EvaluatedModel) -> dict[str, Any]:
         """What an ONNX file says of these outputs."""
@@ -221,14 +221,29 @@ class ImagePredictor(Predictor):
         """
         for start in range(0, len(items), BATCH):
             opened = open_items(self.model, items[start : start + BATCH], max_pixels)
-            rows = iter(outputs_of(self.model, opened, self.task.activation(self.model)))
+            rows = iter(self._outputs(opened))
             drawn = iter([] if longest == 0 else self._pictures(opened))
             for name, error in zip(opened.names, opened.errors, strict=True):
                 if error:
                     yield self.task.unreadable(name, error), None
                 else:
-                    prediction = self.task.prediction_of(name, next(rows), self.model, self.weights, self.top)
+                    outputs, similarity = next(rows)
+                    prediction = self.task.prediction_of(name, outputs, self.model, self.weights, self.top)
+                    if similarity is not None and self.model.train_features is not None:
+                        known = similarity >= self.model.train_features.threshold
+                        prediction = replace(prediction, known=known, similarity=similarity)  # type: ignore[type-var]
                     yield prediction, next(drawn, None)
+
+    def _outputs(self, opened: OpenedItems) -> list[tuple[list[float], float | None]]:
+        """Return the outputs for each image that could be read, and its similarity where that is known."""
+        model, activation = self.model, self.task.activation(self.model)
+        if (network := model.similarity_network) is None:
+            return [(row, None) for row in outputs_of(model, opened, activation)]
+
+        def joined(outputs: tuple[Tensor, Tensor]) -> Tensor:
+            return torch.cat([activation(outputs[0]), outputs[1][:, None]], 1)
+
+        return [(row[:-1], row[-1]) for row in outputs_of(model, opened, joined, network)]
 
     @torch.inference_mode()
     def _pictures(self, opened: OpenedItems) -> list[NDArray[np.uint8]]:
@@ -245,14 +260,16 @@ class ImagePredictor(Predictor):
 
 
 def outputs_of(
-    model: EvaluatedModel, opened: OpenedItems, activation: Callable[[Tensor], Tensor] | None = None
+    model: EvaluatedModel,
+    opened: OpenedItems,
+    activation: Callable[[Any], Tensor] | None = None,
+    network: nn.Module | None = None,
 ) -> list[list[float]]:
     """Outputs for each image that could be read; probabilities by default. Raises: UserError where not finite."""
     if (images := opened.images) is None:
         return []
-    outputs = collect(
-        model.tta_network, model.batches(images), images.records.names, activation or model.data_spec.probabilities
-    ).probabilities
+    network, activation = network or model.tta_network, activation or model.data_spec.probabilities
+    outputs = collect(network, model.batches(images), images.records.names, activation).probabilities
     check_finite(outputs)
     rows: list[list[float]] = outputs.tolist()
     return rows

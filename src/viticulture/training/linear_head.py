@@ -12,7 +12,7 @@ for 100,000 images of 1,280 values.
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,11 @@ from ..config.sections import Engine
 from ..data.batches.evaluation import evaluation_batches
 from ..data.batches.loader import CPU
 from ..data.dataset import Dataset
+from ..data.image_set import Images
 from ..data.transforms.crop import CenterCrop
 from ..errors import UserError
 from ..models.data_spec import DataSpec
+from ..models.similarity import HeadInputs
 from ..models.students import blueprint
 from ..models.weights.files import save, state_digest
 from ..models.weights.load_matching import classifiers
@@ -61,34 +63,6 @@ class Head:
     bias: Tensor
     decay: float
     accuracy: Mapping[str, float]
-
-
-class HeadInputs:
-    """The inputs of a student's classifiers, one after the other, [B, channels, H, W] -> [B, D]; a context manager."""
-
-    def __init__(self, student: nn.Module) -> None:
-        self.student, self.names, self.inputs = student, classifiers(student), dict[str, Tensor]()
-        if not self.names:
-            raise UserError(f"{type(student).__name__} has no linear classifier to train; take another network")
-
-    def __enter__(self) -> Self:
-        def reader(name: str) -> Any:
-            return lambda _, inputs: self.inputs.update({name: inputs[0]})
-
-        layers = {name: self.student.get_submodule(name) for name in self.names}
-        self.hooks = [layer.register_forward_pre_hook(reader(name)) for name, layer in layers.items()]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for hook in self.hooks:
-            hook.remove()
-
-    def __call__(self, images: Tensor) -> Tensor:
-        self.student(images)
-        inputs = [self.inputs[name] for name in self.names]
-        if any(each.ndim != 2 for each in inputs):
-            raise UserError(f"{type(self.student).__name__} classifies maps, not vectors; take another network")
-        return torch.cat(inputs, dim=1)
 
 
 def train_head(
@@ -132,6 +106,36 @@ def put(student: nn.Module, head: Head) -> None:
             layer.bias.copy_(head.bias)
 
 
+def head_features(
+    student: nn.Module,
+    data_spec: DataSpec,
+    dataset: Dataset,
+    crop: CenterCrop,
+    device: torch.device,
+    splits: Mapping[str, Images] | None = None,
+) -> dict[str, Tensor]:
+    """Compute the inputs of a student's classifiers for every image, split -> [N, D], or read them from the cache.
+
+    Args:
+        student: is moved to the device and set to evaluation mode.
+        crop: of images, as in evaluation.
+        splits: of the dataset; null for all.
+
+    Raises: UserError for a network whose scores are no linear function of vectors, or whose features are not finite.
+    """
+    student.eval().to(device)
+    heads = tuple(f"{name}." for name in classifiers(student))
+    body = {name: value for name, value in student.state_dict().items() if not name.startswith(heads)}
+    built_by = blueprint(student)
+    options = {key: value for key, value in built_by.arguments.items() if key != "num_classes"}
+    network = ["head", built_by.architecture, repr(sorted(options.items())), state_digest(body)]
+    with HeadInputs(student) as inputs:
+        features = frozen_features(
+            lambda images: {"head": inputs(images)}, network, dataset, data_spec, crop, device, splits
+        )
+    return {split: each["head"] for split, each in features.items()}
+
+
 def probe_head(
     student: nn.Module,
     data_spec: DataSpec,
@@ -149,32 +153,22 @@ def probe_head(
 
     Raises: UserError for a network whose scores are no linear function of vectors, or whose features are not finite.
     """
-    student.eval().to(device)
-    heads = tuple(f"{name}." for name in classifiers(student))
-    body = {name: value for name, value in student.state_dict().items() if not name.startswith(heads)}
-    built_by = blueprint(student)
-    options = {key: value for key, value in built_by.arguments.items() if key != "num_classes"}
-    network = ["head", built_by.architecture, repr(sorted(options.items())), state_digest(body)]
-    with HeadInputs(student) as inputs:
-        splits = {split: images for split, images in dataset.splits.items() if split != "test"}
-        features = frozen_features(
-            lambda images: {"head": inputs(images)}, network, dataset, data_spec, crop, device, splits
-        )
-        labeled = {
-            split: (features[split]["head"].to(device), images.records.labels.to(device))
-            for split, images in splits.items()
-        }
-        head = train_head(*labeled["train"], len(dataset.classes), labeled.get("val"), decay)
-        put(student, head)
-        few = dataset.train.part(torch.arange(min(FEW, len(dataset.train))))
-        with torch.inference_mode():
-            for batch in evaluation_batches(few, data_spec, FEW, device, crop):
-                scores = inputs(batch["image"]) @ head.weight.T + head.bias
-                if not torch.allclose(student(batch["image"]), scores, rtol=1e-2, atol=1e-2):
-                    raise UserError(
-                        f"the scores of {blueprint(student).name} are no linear function of its features; take another "
-                        "network"
-                    )
+    splits = {split: images for split, images in dataset.splits.items() if split != "test"}
+    features = head_features(student, data_spec, dataset, crop, device, splits)
+    labeled = {
+        split: (features[split].to(device), images.records.labels.to(device)) for split, images in splits.items()
+    }
+    head = train_head(*labeled["train"], len(dataset.classes), labeled.get("val"), decay)
+    put(student, head)
+    few = dataset.train.part(torch.arange(min(FEW, len(dataset.train))))
+    with HeadInputs(student) as inputs, torch.inference_mode():
+        for batch in evaluation_batches(few, data_spec, FEW, device, crop):
+            scores = inputs(batch["image"]) @ head.weight.T + head.bias
+            if not torch.allclose(student(batch["image"]), scores, rtol=1e-2, atol=1e-2):
+                raise UserError(
+                    f"the scores of {blueprint(student).name} are no linear function of its features; take another "
+                    "network"
+                )
     return head
 
 

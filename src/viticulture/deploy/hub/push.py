@@ -5,7 +5,8 @@
     config.json, model.safetensors     the weights that count, as timm reads them
                                        (of a detector or a segmenter those of the student within it)
     run.json, recipe.yaml, evaluation.json, weights/WHICH/...
-                                       the run, for `viticulture predict hf-hub:USER/NAME`
+                                       the run, for `viticulture predict hf-hub:USER/NAME`; features of up to 1,000
+                                       training images among it
 
 The weights have two names and are stored once: the Hub stores equal files once.
 """
@@ -19,6 +20,7 @@ import timm
 
 from ...errors import UserError, received
 from ...models.data_spec import DataSpec
+from ...models.similarity import FILE, KEY
 from ...models.tta import temperature_of, tta_mode
 from ...models.weights.files import FILES, read_config
 from ...tasks.results import RESULTS, Results
@@ -58,8 +60,9 @@ def contents(run: RunFolder, repository: str, weights: str = "") -> dict[str, by
     }
     about = _json({**config, **({"recipe": without_folders(config["recipe"])} if "recipe" in config else {})})
     of_run: dict[str, bytes | Path] = dict(zip(FILES, (folder / FILES[0], _bytes(about)), strict=True))
+    features = {FILE: folder / FILE} if KEY in config else {}
     files: dict[str, bytes | Path] = {name: _bytes(text) for name, text in texts.items()}
-    files |= {f"weights/{weights}/{name}": content for name, content in of_run.items()}
+    files |= {f"weights/{weights}/{name}": content for name, content in {**of_run, **features}.items()}
     return {**files, **(of_run if for_timm is None else for_timm)}
 
 

@@ -4,6 +4,8 @@
 student     image [B, channels, H, W] float32, (pixel / 255 - mean) / std  ->  logits [B, C]
                     or, for several labels per image,       probabilities [B, C]
                     or, for a student without classes,      features [B, D]
+                    and, where the run has features of its training images, similarity [B]: an image below
+                    `min_similarity` of the metadata is unlike them (models/similarity.py)
 """
 
 import copy
@@ -22,6 +24,7 @@ from torch import Tensor, nn
 from ...disk import replacing
 from ...errors import UserError
 from ...models.data_spec import DataSpec
+from ...models.similarity import KEY, SimilarityNetwork
 from ...outputs import check_out
 
 TOLERANCE = 1e-4
@@ -72,10 +75,12 @@ class StudentGraph(Graph):
     def __init__(self, student: nn.Module, data_spec: DataSpec, cache_size: int = 0) -> None:
         super().__init__()
         self.student, self.data_spec = student, data_spec
-        self.outputs = (data_spec.output_name,)
+        self.outputs = (data_spec.output_name, *(["similarity"] if isinstance(student, SimilarityNetwork) else []))
 
-    def forward(self, image: Tensor) -> Tensor:
-        return self.data_spec.output_of(self.student(image))
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        outputs = self.student(image)
+        logits, *similarity = outputs if len(self.outputs) > 1 else (outputs,)
+        return self.data_spec.output_of(logits), *similarity
 
     def example(self) -> Tensor:
         shape = (2, self.data_spec.channels, *self.data_spec.image_size)
@@ -86,14 +91,17 @@ class StudentGraph(Graph):
         """Compare outputs for a batch of the traced size and for one of another size."""
         images = self.example()
         for batch in (images, torch.cat([images, images.flip(-1)])[1:]):
-            expected = self(batch)
-            if not expected.isfinite().all():
-                raise UserError("the student's outputs are not finite; were its weights trained?")
-            gap = float((run(batch)[0] - expected).abs().max() / expected.abs().max())
-            if not gap <= TOLERANCE:  # a NaN does not agree
-                raise RuntimeError(
-                    f"the ONNX file differs from the student: {self.outputs[0]} differ by {gap:.1e} of the largest"
-                )
+            for name, expected, written in zip(self.outputs, self(batch), run(batch), strict=True):
+                if not expected.isfinite().all():
+                    raise UserError("the student's outputs are not finite; were its weights trained?")
+                gap = float((written - expected).abs().max() / expected.abs().max())
+                if not gap <= TOLERANCE:  # a NaN does not agree
+                    raise RuntimeError(
+                        f"the ONNX file differs from the student: {name} differ by {gap:.1e} of the largest"
+                    )
+
+    def metadata(self, levels: bool) -> dict[str, Any]:
+        return {KEY: self.student.threshold} if isinstance(self.student, SimilarityNetwork) else {}
 
 
 def write_graph(

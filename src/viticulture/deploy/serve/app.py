@@ -2,7 +2,8 @@
 """The server: a page, `POST /predict` for programs, and nothing else.
 
     curl -F image=@leaf.jpg http://127.0.0.1:8000/predict
-    {"predictions": [{"name": "leaf.jpg", "label": "merlot", "probability": 0.98, "probabilities": {...}, "error": ""}]}
+    {"predictions": [{"name": "leaf.jpg", "label": "merlot", "probability": 0.98, "probabilities": {...}, "error": "",
+                      "known": true, "similarity": 0.83}]}
 
 of a detector   {"name": ..., "size": [H, W], "min_score": 0.4, "counts": {"berry": 1}, "objects": [{"category":
                 "berry", "bbox": [left, top, width, height], "score": 0.9, ...}], "error": ""}, as in COCO; with masks,

@@ -48,8 +48,10 @@ BOOTSTRAPPING = (
     (r"^cls_head\.", "head."),
 )
 """Names in github.com/zhfeing/Bootstrapping-ViTs-pytorch -> ours."""
-LAYER_SCALES = {"gamma_1": ("ls1.gamma", "attn.proj"), "gamma_2": ("ls2.gamma", "mlp.fc2")}
-"""Factors of a residual branch in BEiT -> in timm's ViTs, and the branch's last layer."""
+LAYER_SCALE = re.compile(r"(.*)\.(?:gamma_([12])|ls([12])\.gamma)")
+"""Factors of a residual branch in BEiT or in timm's ViTs."""
+LAST_LAYERS = ("attn.proj", "mlp.fc2")
+"""Of the two branches."""
 
 
 def strip_prefixes(stored: Any, key: str = "") -> State:
@@ -94,23 +96,24 @@ def _without_wrappers(tensors: State) -> State:
 
 def _of_beit(weights: State, ours: State) -> State:
     """Convert what BEiT's ViTs, as SimMIM's and DeiT III's, store apart, unless the network does so, too: biases of
-    queries and values alone are joined, with zeros for the keys', and layer scales take timm's names or, of a network
-    without, are multiplied into the layer before them."""
+    queries and values alone are joined, with zeros for the keys'; layer scales, timm's as well, take timm's names or,
+    of a network without, are multiplied into the layer before them."""
     converted = dict(weights)
     for name in [name for name in weights if name not in ours]:
         base, _, last = name.rpartition(".")
         if last == "q_bias" and f"{base}.qkv.bias" in ours:
             q, v = converted.pop(name), converted.pop(f"{base}.v_bias")
             converted[f"{base}.qkv.bias"] = torch.cat([q, torch.zeros_like(q), v])
-        elif last in LAYER_SCALES:
-            scale, layer = (f"{base}.{part}" for part in LAYER_SCALES[last])
-            gamma = converted.pop(name)
+        elif found := LAYER_SCALE.fullmatch(name):
+            branch = int(found[2] or found[3])
+            scale, layer = f"{found[1]}.ls{branch}.gamma", f"{found[1]}.{LAST_LAYERS[branch - 1]}"
             if scale in ours:
-                converted[scale] = gamma
-                continue
-            for part in ("weight", "bias"):
-                if (value := converted.get(f"{layer}.{part}")) is not None:
-                    converted[f"{layer}.{part}"] = (gamma * value.mT).mT if value.ndim > 1 else gamma * value
+                converted[scale] = converted.pop(name)
+            elif f"{layer}.weight" in weights:
+                gamma = converted.pop(name)
+                converted[f"{layer}.weight"] = gamma[:, None] * converted[f"{layer}.weight"]
+                if f"{layer}.bias" in weights:
+                    converted[f"{layer}.bias"] = gamma * converted[f"{layer}.bias"]
     return converted
 
 

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The similarity of an image to the training images, by which a classifier notices images of other things.
+
+    similarity = the k-th largest cosine between the image's features and those of training images
+
+Features are the inputs of the network's classifiers, of the image as evaluation feeds it, without further views. An
+image below the threshold, which 95 % of the validation images exceed, is unlike the training images.
+
+Source: Sun et al., "Out-of-Distribution Detection with Deep Nearest Neighbors", ICML 2022, arXiv:2204.06507, Section 3;
+the distance there is sqrt(2 - 2 cosine). Deviation: few training images and a small k, as data sets are small.
+"""
+
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any, Self
+
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..disk import replacing
+from ..errors import UserError, received
+from .weights.files import note, read_weights
+from .weights.load_matching import classifiers
+
+K = 5
+IMAGES = 1000
+"""Training images whose features are saved, and at most as many validation images that choose the threshold."""
+KEPT = 0.95
+"""Share of validation images that exceed the threshold."""
+FILE = "train_features.safetensors"
+"""Next to weights: features of training images, [M, D] float16, of length 1."""
+KEY = "min_similarity"
+"""Key of config.json next to weights: the threshold."""
+
+
+class HeadInputs:
+    """The inputs of a student's classifiers, one after the other, [B, channels, H, W] -> [B, D]; a context manager."""
+
+    def __init__(self, student: nn.Module) -> None:
+        self.student, self.names, self.inputs = student, classifiers(student), dict[str, Tensor]()
+        if not self.names:
+            raise UserError(f"{type(student).__name__} has no linear classifier to train; take another network")
+
+    def __enter__(self) -> Self:
+        self.inputs.clear()
+
+        def reader(name: str) -> Any:
+            def read(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+                self.inputs.setdefault(name, inputs[0])
+
+            return read
+
+        layers = {name: self.student.get_submodule(name) for name in self.names}
+        self.hooks = [layer.register_forward_pre_hook(reader(name)) for name, layer in layers.items()]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self.hooks:
+            hook.remove()
+
+    def __call__(self, images: Tensor) -> Tensor:
+        self.inputs.clear()
+        self.student(images)
+        return self.read()
+
+    def read(self) -> Tensor:
+        """Return the inputs in the first of the student's calls since they were last cleared."""
+        inputs = [self.inputs[name] for name in self.names]
+        if any(each.ndim != 2 for each in inputs):
+            raise UserError(f"{type(self.student).__name__} classifies maps, not vectors; take another network")
+        return torch.cat(inputs, dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainFeatures:
+    """Features of training images, and the similarity to them from which an image is like them.
+
+    Args:
+        features: [M, D] float16, of length 1.
+        threshold: a cosine, in [-1, 1].
+    """
+
+    features: Tensor
+    threshold: float
+
+    @classmethod
+    def fitted(cls, train: Tensor, val: Tensor | None) -> "TrainFeatures":
+        """Choose the threshold by the features of validation images [N, D], or, where there are none, by those of
+        every training image compared with the others.
+
+        Args:
+            train: [M, D], M at least 2.
+        """
+        features = F.normalize(train.float(), dim=1).half()
+        similar = similarity(train, features, skip=1) if val is None else similarity(val, features)
+        return cls(features, float(similar.double().quantile(1 - KEPT)))
+
+    def save(self, folder: Path) -> None:
+        """Write them next to weights."""
+        with replacing(folder / FILE) as part:
+            safetensors.torch.save_file({"features": self.features.contiguous()}, part)
+        note(folder, {KEY: self.threshold})
+
+    @classmethod
+    def load(cls, folder: Path, config: dict[str, Any], student: nn.Module) -> "TrainFeatures | None":
+        """Read those of weights; None where there are none. Raises: UserError for damage."""
+        if (threshold := config.get(KEY)) is None:
+            return None
+        features = read_weights(folder / FILE).get("features")
+        length = sum(student.get_submodule(name).in_features for name in classifiers(student))  # type: ignore[misc]
+        if not (isinstance(threshold, float) and isfinite(threshold)):
+            raise UserError(f"{KEY} in config.json must be a number, got {received(threshold)}; evaluate the run again")
+        if features is None or features.ndim != 2 or features.shape[1] != length or not features.isfinite().all():
+            raise UserError(f"{folder / FILE} does not belong to these weights; evaluate the run again")
+        return cls(features, threshold)
+
+
+class SimilarityNetwork(nn.Module):
+    """A classifier that also returns the similarity to its training images.
+
+    Args:
+        network: [B, channels, H, W] -> logits [B, K]; it calls the student, first on the images as they are.
+    """
+
+    features: Tensor
+
+    def __init__(self, network: nn.Module, student: nn.Module, train: TrainFeatures) -> None:
+        super().__init__()
+        self.network, self.student, self.threshold = network, student, train.threshold
+        self.inputs = HeadInputs(student)  # whose names are not found while torch exports
+        self.register_buffer("features", train.features)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, channels, H, W] -> logits [B, K], similarity [B] float32."""
+        with self.inputs as inputs:
+            logits = self.network(images)
+            vectors = inputs.read()[: images.shape[0]]  # an exported network takes all views in one batch
+        return logits, similarity(vectors, self.features)
+
+
+def similarity(vectors: Tensor, features: Tensor, skip: int = 0) -> Tensor:
+    """Return the K-th largest cosine, [N, D] and [M, D] of length 1 -> [N] float32; of fewer than K the smallest.
+
+    Args:
+        skip: this many largest are left out: 1 for vectors that are among the features.
+    """
+    k = min(K + skip, len(features))
+    return (F.normalize(vectors.float(), dim=1) @ features.float().T).topk(k).values[:, -1]
+
+
+def evenly(count: int) -> Tensor:
+    """Return at most `IMAGES` positions among `count`, evenly spaced."""
+    return torch.arange(min(count, IMAGES)) * count // min(count, IMAGES)
