@@ -264,7 +264,10 @@ def _taught_stages(
     views = student.changed(keys, by="budget").train.fixed_views or MAX_EPOCHS
     times = replace(alone, step=alone.step + TEACHER_VIEW * passes, once=views * alone.steps * passes)
     image = passes / plan_of(student, len(dataset.train)).batch_size
-    probed = StepTimes(0.0, 1, image, 0, 0, probed_images=len(dataset.train) + len(dataset.val or ()))
+    tested = len(dataset.val or ()) + len(dataset.test or ())
+    probed = StepTimes(
+        0.0, 1, image, 0, tested, weight_sets=1, probed_images=len(dataset.train) + len(dataset.val or ())
+    )
     reserved = 0.0 if ready else stage_seconds(probed, 1)
     epochs = epochs_within(times, left() - reserved)
     if not epochs:
