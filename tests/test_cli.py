@@ -459,7 +459,7 @@ def test_the_tour_of_the_readme(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["predict", str(run), *files, "--out", str(out)]) == 0
     said = capsys.readouterr()
     assert f"written  {out}" in said.err
-    assert said.out.split()[:4] == ["name", "label", "probability", "error"], "as the file's columns"
+    assert said.out.split()[:5] == ["name", "label", "probability", "known", "error"], "as the file's columns"
     answers = json.loads(out.read_text())
     assert len(answers) == 13
     assert set(answers[0]["probabilities"]) == set(names)

@@ -40,6 +40,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "links": api.links,
     "localize": api.localize,
     "probe": api.probe,
+    "review": api.review,
     "robustness": api.robustness,
     "recipes": api.recipes,
     "tables": api.tables,

@@ -67,11 +67,12 @@ def csv_text(rows: Iterable[Iterable[object]]) -> str:
     written as Python escapes.
     """
     file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows([_cell(value) for value in row] for row in rows)
+    csv.writer(file, lineterminator="\n").writerows([csv_cell(value) for value in row] for row in rows)
     return file.getvalue()
 
 
-def _cell(value: object) -> object:
+def csv_cell(value: object) -> object:
+    """Return a value as `csv_text` writes it."""
     if not isinstance(value, str):
         return value
     escaped = "".join(

@@ -186,6 +186,15 @@ def test_sections_are_in_order() -> None:
     ]
 
 
+def test_a_folded_section_opens_where_its_link_leads() -> None:
+    """Browsers open `details` for a fragment inside. Fails if the link's target is the title, which stays in sight."""
+    page = render(whole(["a", "b", "c"]))
+    number = re.search(r'href="#part-(\d+)">How to reproduce it<', page)
+    assert number
+    folded = f'<details class="folded"><summary><h2>How to reproduce it</h2></summary><div id="part-{number[1]}">'
+    assert page.count(folded) == 1
+
+
 def test_missing_results_are_left_out() -> None:
     page = render(RunPage("runs/a", "Digits."))
     assert "not evaluated yet" in page

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command that evaluates frozen networks, or makes them runs with a new classifier."""
+"""Commands on frozen networks: evaluate them, make them runs with a new classifier, review data by their features."""
 
 import re
 from collections.abc import Sequence
@@ -80,6 +80,36 @@ def probe(
     if save(result, out) and not out:
         report(networks[0])
     return probe_table(result)
+
+
+@checked
+def review(data: Any, out: str = "review.html", overrides: dict[str, Any] | None = None) -> "Table":
+    """Find images that deserve a second look: labels that are probably wrong, near-duplicates with different labels,
+    blank images, unusual sizes, outliers.
+
+    Every image is predicted by a classifier that was trained on others, on the features of a frozen network (--init).
+
+    Args:
+        data: labeled images, one class each; those of all splits are reviewed. In Python also an object, as for
+            `train`.
+        out: the page to write, .html, and next to it the list, .csv, which Label Studio imports and
+            `train --data.leave_out` reads; existing lists stay.
+        overrides: recipe keys, such as {"student.init": "mobilenetv3_small_100", "images.image_size": 128}.
+
+    Returns: the images to look at, by reason.
+    """
+    from ..evaluation.review import review as reviewed
+    from ..outputs import write_out
+    from ..report.review_page import review_csv, review_page, summary
+
+    page = check_out(out, ".html")
+    if (table := page.with_suffix(".csv")).exists():
+        raise UserError(f"{table} exists, and may hold decisions; move it, or choose another --out")
+    check_out(table, ".csv")
+    result = reviewed(as_source(data), overrides or {})
+    write_out(table, review_csv(result))
+    write_out(page, review_page(result, table.name))
+    return summary(result)
 
 
 def _ranked(networks: Sequence[str], data: Any, out: str, overrides: dict[str, Any]) -> "Table":

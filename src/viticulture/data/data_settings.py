@@ -25,6 +25,8 @@ class DataSettings:
             slightly changed, such as frames of a video. together: random splits keep them on one side, and for the
             data's own splits it is reported how many held-out images have some among the training images; leave_out:
             these training images are left out as well, and the held-out images stay; ignore: do not search for them.
+        leave_out: a CSV with a column image, such as the list that `viticulture review` writes: its training images are
+            left out; held-out images stay, as results without the difficult ones would be too good. null for none.
         skip_unreadable: leave out images that cannot be read, instead of stopping.
         split_seed: seed of what is held out; separate from the run's seed, so that runs share their test images.
         subset_seed: seed of the training subset, in place of the run's seed, so that runs of other seeds, such as a
@@ -47,6 +49,7 @@ class DataSettings:
     per_class: int | None = None
     rule: Literal["balanced", "bootstrapping"] = "balanced"
     near_duplicates: Literal["together", "leave_out", "ignore"] = "together"
+    leave_out: str | None = None
     skip_unreadable: bool = False
     split_seed: int = 0
     subset_seed: int | None = None
@@ -78,6 +81,8 @@ class DataSettings:
             raise UserError(f"fold must lie in 0..{(self.folds or 1) - 1}, got {self.fold}; folds is {self.folds}")
         if fixed and self.near_duplicates == "leave_out":
             raise UserError(f"{is_fixed}, and data.near_duplicates leave_out takes some of them away; choose one")
+        if fixed and self.leave_out is not None:
+            raise UserError(f"{is_fixed}, and data.leave_out takes some of them away; choose one")
         if fixed and self.folds is not None:
             raise UserError(f"{is_fixed}; leave the folds out")
         if self.train_on == "train+val" and self.test_on == "val":

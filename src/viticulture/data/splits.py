@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training, validation and test images of a source: the data's splits, else a seeded rule."""
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
+from ..disk import read_text
 from ..errors import UserError, counted, some
+from ..outputs import csv_cell
 from . import subsets
 from .data_settings import DataSettings
 from .near_duplicates import NearDuplicates
@@ -56,6 +61,8 @@ def select(
         warnings.append(f"{counted(divided, 'group')} of images are in several of the data's splits")
     if settings.near_duplicates == "leave_out" and near is not None:
         warnings += _leave_out_near_duplicates(source, splits, near)
+    if settings.leave_out is not None:
+        warnings += _leave_out_listed(source, splits, settings.leave_out)
     splits["train"], few = _subset(source, splits["train"], settings, seed)
     return splits, [*warnings, *few, *(near.warnings if groups is not None and near is not None else [])]
 
@@ -255,14 +262,42 @@ def _leave_out_near_duplicates(source: Source, splits: Splits, near: NearDuplica
     held = np.concatenate([train[:0], *(rows for kind, rows in splits.items() if kind != "train")])
     leave = near.among(train, held)
     splits["train"] = train[~leave]
-    counts = zip(source.classes, _count(source, train), _count(source, train[~leave]), strict=True)
-    if lost := [name for name, before, after in counts if before and not after]:
+    if lost := _lost_classes(source, train, splits["train"]):
         raise UserError(
             f"data.near_duplicates leave_out would leave no training image of {some(lost, 5)}: all are near-duplicates "
             "of held-out images; see `viticulture data DATA --out pairs.csv`, or take together"
         )
     left = counted(int(leave.sum()), "training image")
     return [f"left out {left} for being near-duplicates of held-out images"] if leave.any() else []
+
+
+def _leave_out_listed(source: Source, splits: Splits, file: str) -> list[str]:
+    """Leave out the training images that a CSV lists.
+
+    Raises: UserError for a file without a column image, or with no image of the source; where a class would lose all of
+        its training images.
+    """
+    reader = csv.DictReader(io.StringIO(read_text(Path(file), "list of images").removeprefix("\ufeff")))
+    if "image" not in (reader.fieldnames or ()):
+        raise UserError(f"data.leave_out needs a column image, and {file} has none; name one of `viticulture review`")
+    names, train = {row["image"] for row in reader}, splits["train"]
+    there = np.array([csv_cell(name) in names for name in source.names])
+    if names and not there.any():
+        raise UserError(f"data.leave_out lists no image of {source.name}: {some(sorted(names), 3)}; was it moved?")
+    splits["train"] = train[~there[train]]
+    if lost := _lost_classes(source, train, splits["train"]):
+        raise UserError(
+            f"data.leave_out would leave no training image of {some(lost, 5)}; keep some, or remove the class"
+        )
+    left, gone = len(train) - len(splits["train"]), len(names) - int(there.sum())
+    missing = f"{counted(gone, 'image')} of {file} {'is' if gone == 1 else 'are'} not in {source.name}"
+    return [f"left out {counted(left, 'training image')} by {file}", *([missing] if gone else [])]
+
+
+def _lost_classes(source: Source, before: np.ndarray, after: np.ndarray) -> list[str]:
+    """Return the classes with images before but none after."""
+    counts = zip(source.classes, _count(source, before), _count(source, after), strict=True)
+    return [name for name, had, has in counts if had and not has]
 
 
 def _missing_classes(source: Source, splits: Splits) -> list[str]:

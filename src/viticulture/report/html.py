@@ -54,10 +54,11 @@ _TERM = re.compile(rf"(?<![\w-])({'|'.join(sorted(TERMS, key=len, reverse=True))
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a page; `html` is finished by a template (plain text is escaped)."""
+    """A part of a page; `html` is finished by a template (plain text is escaped). A folded one opens at a click."""
 
     title: str
     html: str = ""
+    folded: bool = False
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def render(page: RunPage) -> str:
         *page.sections,
         Section("Images of each class", galleries(page.examples)),
         Section("Recipe", fill("recipe.html", title="", note="", recipe=page.recipe) if page.recipe else ""),
-        Section("How to reproduce it", properties(page.reproduce)),
+        Section("How to reproduce it", properties(page.reproduce), folded=True),
     ]
     return document(head, sections)
 

@@ -81,7 +81,7 @@ def page_of(run: RunFolder) -> RunPage:
             *localization_section(read_localizations(run)),
             *probe_section(read_probes(run)),
             *_links(run),
-            Section("What it paints", galleries(drawn.get("reconstruction", ()))),
+            Section("Reconstructions", galleries(drawn.get("reconstruction", ()))),
             *explanation_sections(run, explained),
         ],
         recipe=(run.path / "recipe.yaml").read_text(encoding="utf-8"),

@@ -91,4 +91,5 @@ def stages_section(run: RunFolder) -> Section:
         for stage in plan.stages[:-1]
     )
     pages = Markup("<p>Reports of the stages before this one: {}.</p>").format(links) if links else Markup()
-    return Section(title, html_table(stages_table(plan, [read_headline(place) for place in places])) + pages)
+    table = html_table(stages_table(plan, [read_headline(place) for place in places]))
+    return Section(title, table + pages, folded=True)

@@ -53,13 +53,13 @@ def render_study(study: Study) -> str:
             Section("Learning curves", curve_charts(study)),
             Section("Classes", "" if last.measure.of else class_section(study)),
             Section("Images with different predictions", _disagreement(study)),
-            Section("All results", html_table(all_results_table(study), sortable=True)),
+            Section("All results", html_table(all_results_table(study), sortable=True), folded=True),
         ]
     sections = [
         *results,
         Section("Failed", Markup().join(map(html_table, failures(study)))),
-        Section("Conditions", _conditions(study)),
-        Section("How to reproduce each row", _commands(study)),
+        Section("Conditions", _conditions(study), folded=True),
+        Section("How to reproduce each row", _commands(study), folded=True),
     ]
     return document(head, sections)
 

@@ -7,7 +7,7 @@ class than its label is suspected. Uneven classes, of which some are predicted w
 thresholds of their own.
 
 Source: Northcutt, Jiang and Chuang, "Confident Learning: Estimating Uncertainty in Dataset Labels", JAIR 2021,
-arXiv:1911.00068, Eqs. (1) and (2); ranking by normalized margin: Section 3.3.
+arXiv:1911.00068, Eqs. (1) and (2).
 """
 
 import numpy as np
@@ -37,9 +37,16 @@ def suspected(probabilities: Array, labels: NDArray[np.int64]) -> NDArray[np.boo
 
 
 def margins(probabilities: Array, labels: NDArray[np.int64]) -> Array:
-    """Return the probability of each image's label less that of the most probable other class, [N] in [-1, 1]: the
-    lowest are the most doubtful."""
+    """Return how much more an image looks like its label than like any other class, [N]; the lowest are most doubtful.
+
+        log(p_label / t_label) - max over other classes j of log(p_j / t_j)      t: thresholds
+
+    Deviation: the paper's margin is a difference of probabilities. Ratios to the thresholds find labels flipped at
+    random as well as those flipped to the most confused class (benchmarks/label_review.py).
+    """
+    thresholds = class_thresholds(probabilities, labels)
+    ratios = np.log(np.maximum(probabilities, np.finfo(np.float32).tiny)) - np.log(thresholds)
     rows = np.arange(len(labels))
-    others = probabilities.copy()
-    others[rows, labels] = -np.inf
-    return probabilities[rows, labels] - others.max(1)
+    of_label = ratios[rows, labels]
+    ratios[rows, labels] = -np.inf
+    return of_label - ratios.max(1)

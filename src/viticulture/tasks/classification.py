@@ -204,11 +204,11 @@ class Classification(ImageTask):
         if not isinstance(threshold, float):
             return ""
         return (
-            "It predicts one of its classes for every image, and `known: no` for one unlike the training images: "
-            f"the cosine of its features and those of the {K}th most similar training image is below {threshold:.2f}, "
-            "as for 5 % of the validation images. Of images of other things, more are noticed the better the features: "
-            "nearly all with a network that started from public weights, few with one that was trained on a few "
-            "thousand images alone. Similar other classes, such as another flower, are hard: most count as known."
+            "It predicts one of its classes for every image, and `known: no` for one unlike the training images: the "
+            f"cosine of its features and those of the {K}th most similar training image is below {threshold:.2f}, as "
+            "for 5 % of images of its own classes. The better the features, the more other things it notices: "
+            "most of them with a network that started from public weights, few with one that was trained on a few "
+            "thousand images alone. Similar other classes, such as another flower, are hard: many count as known."
         )
 
     def limits(self, results: Results[Any]) -> list[str]:

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page and the list of a reviewed data set."""
+
+from collections.abc import Sequence
+
+from ..analysis.galleries import Gallery, Group
+from ..errors import counted
+from ..evaluation.review import REASONS, Review, Suspect
+from ..outputs import csv_text
+from ..table import Cell, Column, Table, percent
+from .html import Head, Section, document
+from .pictures import galleries
+
+MAX_DRAWN = 60
+"""Images of a reason on the page."""
+COLUMNS = ("image", "label", "suggested", "reason", "score", "detail", "split")
+
+
+def summary(review: Review) -> Table:
+    """Count the images by reason."""
+    counts = {reason: sum(each.reason == reason for each in review.suspects) for reason in REASONS}
+    rows: list[list[Cell]] = [[REASONS[reason], count] for reason, count in counts.items()]
+    return Table(f"{review.data}: {review.images:,} images", [Column("to look at"), Column("images", "count")], rows)
+
+
+def review_csv(review: Review) -> str:
+    """Return a row for each image and reason; Label Studio imports it (`$image`), `data.leave_out` reads it."""
+    rows: list[Sequence[object]] = [COLUMNS]
+    for each in review.suspects:
+        score = None if each.score is None else round(each.score, 4)
+        rows.append([each.name, each.label, each.suggested, each.reason, score, each.detail, each.split])
+    return csv_text(rows)
+
+
+def review_page(review: Review, file: str) -> str:
+    """Return the page as HTML text.
+
+    Args:
+        file: name of the list.
+    """
+    found = len({each.name for each in review.suspects})
+    sentence = (
+        f"Every image was predicted by a classifier on the features of {review.network} that was trained on other "
+        f"images: {percent(review.accuracy)} agree with their label. {file} lists all images below. Delete the rows of "
+        f"images that are right, and train without the others (held-out images stay): viticulture train DATA "
+        f"--data.leave_out {file}"
+    )
+    conclusion = f"{counted(found, 'image')} of {review.images:,} deserve a second look."
+    head = Head(f"Review of {review.data}", conclusion, sentence, review.warnings)
+    return document(head, [_section(review, reason) for reason in REASONS])
+
+
+def _section(review: Review, reason: str) -> Section:
+    suspects = [each for each in review.suspects if each.reason == reason]
+    if not suspects:
+        return Section("")
+    note = "The most suspect come first."
+    if len(suspects) > MAX_DRAWN:
+        note += f" The first {MAX_DRAWN} of {len(suspects):,}."
+    groups: list[Group] = [([each.images.original(each.number)], _lines(each)) for each in suspects[:MAX_DRAWN]]
+    return Section(f"{REASONS[reason]} ({len(suspects):,})", galleries([Gallery("", groups, note)]))
+
+
+def _lines(each: Suspect) -> list[str]:
+    """Return the text below a picture."""
+    suggested = [f"rather {each.suggested}?"] if each.suggested else []
+    return [f"labeled {each.label}", *suggested, *([each.detail] if each.detail else []), each.name]
