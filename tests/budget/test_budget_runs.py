@@ -802,7 +802,7 @@ def test_ctrl_c_in_any_stage_says_how_the_run_resumes(tmp_path: Path, monkeypatc
     def stopped(*given: Any, **more: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("viticulture.training.run.fit", stopped)
+    monkeypatch.setattr("viticulture.training.run._trainer", stopped)
     with pytest.raises(KeyboardInterrupt, match=f"^viticulture resume {re.escape(shell_word(run))}$"):
         viticulture.resume(str(run))
 

@@ -3,7 +3,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -14,17 +14,28 @@ from refusals import refused
 from resumed import check_same_bits, check_same_weights, whole_and_resumed
 from trained import trained, weights
 from untrained import untrained
+from viticulture.budget.budget import TimeBudget
 from viticulture.budget.choices import FINE_TUNED_EPOCHS, fine_tuned_candidates
+from viticulture.budget.measure import Measurements
+from viticulture.budget.prepare import BudgetRequest, make_plan
 from viticulture.config.checks import check_parts
 from viticulture.config.load import load_config
+from viticulture.config.resolve import Config
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.data.batches.loader import CPU
+from viticulture.data.dataset import Dataset
+from viticulture.data.image_settings import normalization
+from viticulture.models.data_spec import DataSpec
+from viticulture.models.students import create_student
+from viticulture.models.weights.files import save
 from viticulture.optim.optim import layers_of
+from viticulture.study.step_times import StepTimes
 from viticulture.training.data import open_by_default, resolve_default
 from viticulture.training.run import fit
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import Session, begin
 
+HALF = normalization("half", 3)
 KEYS: dict[str, Any] = {
     "student.head": "probe",
     "data.per_class": 12,
@@ -126,6 +137,33 @@ def test_a_budget_chooses_among_sizes_up_to_the_networks_own(side: int, own: int
     candidates = fine_tuned_candidates(side, "resnet18", own)
     assert [each.image_size for each in candidates] == sizes
     assert {(each.student, each.epochs) for each in candidates} == {("resnet18", FINE_TUNED_EPOCHS)}
+
+
+class Sized(Measurements):
+    """A step takes a second per megapixel; which sizes were measured on noise is written down."""
+
+    measured: ClassVar[list[int]] = []
+
+    def step_times(self, config: Config, dataset: Dataset) -> StepTimes:
+        side = config.images.image_size
+        assert isinstance(side, int)
+        self.measured.extend([side] * (not self.seconds))
+        return StepTimes(side**2 / 1e6, 100, 0.0, 0, 0)
+
+
+def test_larger_images_of_a_trained_network_are_not_measured(tmp_path: Path) -> None:
+    """Their times follow from its MACs, and the largest that there is time for is taken."""
+    photos, spec = pictures(tmp_path / "photos", {"a": 10, "b": 10}, 200), DataSpec(("x",), (160, 160), *HALF)
+    save(create_student("resnet10t", spec), tmp_path / "net", spec)
+    keys = {"student.init": str(tmp_path / "net"), "engine.precision": "32", "images.eval_views": "one"}
+    sizes = []
+    for seconds in (20, 13, 7):
+        budget = TimeBudget(f"{seconds}s")
+        request = BudgetRequest(str(photos), "default", 0, tmp_path / "run", keys, budget)
+        (stage,) = make_plan(request, "test", lambda: 0.0, 0.0, Sized).stages
+        sizes.append(stage.image_size)
+    assert sizes == [160, 128, 96]
+    assert set(Sized.measured) == {96}
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,26 @@ def test_the_best_weights_are_the_last_within_a_standard_error(
     assert saved[-1] == watch.best_epoch + 1 == kept
 
 
+@pytest.mark.parametrize(("values", "kept"), [([0.6, 0.55, 0.5], 0), ([0.6, 0.5, 0.7, 0.6], 3), ([0.6, 0.7, 0.55], 1)])
+def test_a_validated_start_stays_where_all_epochs_are_worse(
+    values: list[float], kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of ten images all of these are level, but a trained network below its start is no result."""
+    monkeypatch.setattr("viticulture.training.watching.save", lambda *_: None)
+    run: Any = SimpleNamespace(check_there=lambda: None, weights=lambda name: tmp_path)
+    module, watch = TrainingModule(small(tmp_path / "run").method), BestCheckpoint(run, {}, 10)
+    for epoch, value in enumerate(values):
+        trainer: Any = SimpleNamespace(
+            callback_metrics={"val/accuracy": value}, current_epoch=max(epoch - 1, 0), is_global_zero=True,
+            sanity_checking=not epoch,
+        )  # fmt: skip
+        watch.on_validation_epoch_end(trainer, module)
+        resumed = BestCheckpoint(run, {}, 10)
+        resumed.load_state_dict(watch.state_dict())
+        watch = resumed
+    assert watch.best_epoch + 1 == kept
+
+
 def test_balanced_accuracy_counts_each_image_once_over_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,13 +168,23 @@ def _chosen(request: BudgetRequest, base: Config, measured: Measurements, left: 
     def sized(candidate: SizedStudent) -> Config:
         return base.changed(recipes.candidate_keys(base, candidate, request.overrides), by="budget")
 
+    def macs(candidate: SizedStudent) -> int:
+        return measured.macs(sized(candidate))
+
     def times(candidate: SizedStudent) -> StepTimes:
         return recipes.with_sparse_validation(request.overrides, *measured.fastest(sized(candidate)))[1]
+
+    def scaled(candidate: SizedStudent) -> StepTimes:
+        """One network takes about as long per MAC at any size; to measure a large one takes minutes."""
+        return smallest.scaled(macs(candidate) / macs(candidates[0]))
 
     candidates = recipes.candidates_for(base, request.overrides, request.recipe != "default", measured.side)
     if base.student.init is not None:  # some networks take images of one size alone
         candidates = tuple(each for each in candidates if measured.builds(sized(each))) or candidates[-1:]
-    return sized(largest_that_fits(candidates, left, times, lambda candidate: measured.macs(sized(candidate))))
+        if len(candidates) > 1:
+            smallest = times(candidates[0])
+            return sized(largest_that_fits(candidates, left, scaled, macs))
+    return sized(largest_that_fits(candidates, left, times, macs))
 
 
 def _stages(
@@ -254,7 +264,10 @@ def _taught_stages(
     views = student.changed(keys, by="budget").train.fixed_views or MAX_EPOCHS
     times = replace(alone, step=alone.step + TEACHER_VIEW * passes, once=views * alone.steps * passes)
     image = passes / plan_of(student, len(dataset.train)).batch_size
-    probed = StepTimes(0.0, 1, image, 0, 0, probed_images=len(dataset.train) + len(dataset.val or ()))
+    tested = len(dataset.val or ()) + len(dataset.test or ())
+    probed = StepTimes(
+        0.0, 1, image, 0, tested, weight_sets=1, probed_images=len(dataset.train) + len(dataset.val or ())
+    )
     reserved = 0.0 if ready else stage_seconds(probed, 1)
     epochs = epochs_within(times, left() - reserved)
     if not epochs:

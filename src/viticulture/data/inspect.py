@@ -3,16 +3,16 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 
-from ..errors import UserError, counted, some
+from ..errors import UserError, counted
 from ..parallel import Progress, in_parallel
+from .annotation_counts import AnnotationCounts, inspect_annotations
 from .balance import balancing_options, is_unbalanced
 from .data_settings import DataSettings
 from .decoded_cache import find_near_duplicates, pixel_digest
@@ -21,17 +21,11 @@ from .images.decode import Unreadable, is_16_bit
 from .images.format import ANY_FORMAT, levels_left
 from .near_duplicates import TOO_MANY, NearDuplicates
 from .open import open_source
-from .sources.labels import alike
-from .sources.mask_folders import read_mask
 from .sources.several import is_joined, separated, several_words
 from .sources.source import Contents, Source
 from .splits import Splits, check_classes, select
 from .subsets import count_by_class, labeled
-from .target_checks import OUTSIDE, narrow_boxes, needed_of_mask, needed_of_split, one_class, thin_classes
-from .targets.objects import Objects
 from .warnings import warnings_of_pages
-
-SMALL, LARGE = 32.0**2, 96.0**2  # areas between which COCO calls an object medium, pixels
 
 
 @dataclass(frozen=True)
@@ -64,23 +58,6 @@ class _Properties(NamedTuple):
     value_range: tuple[float, float] | None
     first: bool
     channels: int
-
-
-@dataclass(frozen=True)
-class AnnotationCounts:
-    """Properties of objects; of masks of classes, zero and empty.
-
-    Args:
-        sizes: "small" (to 32x32 pixels), "medium" (to 96x96), "large" -> objects, crowds left out; None for masks.
-        crowds: objects that are crowds, which are not trained on.
-        outside: boxes that are empty or reach outside their image.
-    """
-
-    sizes: dict[str, int] | None
-    empty: int
-    crowds: int
-    outside: int
-    masks: bool
 
 
 @dataclass(frozen=True)
@@ -172,7 +149,8 @@ def inspect(data: str | Path | Source, progress: Progress | None = None, image_s
     planned, refused, annotated = Splits(), "", None
     labels = None if source.targets is not None or source.contents == "numbers" else source.labels
     if source.targets is not None:
-        annotated = _annotations(source, read, image_size)
+        sizes = {row: (image.height, image.width) for row, image in read.items()}
+        annotated = inspect_annotations(source, sizes, image_size)
         unreadable |= annotated.unreadable
     else:
         planned, chosen, refused = _planned(source, copies)
@@ -217,89 +195,6 @@ def inspect(data: str | Path | Source, progress: Progress | None = None, image_s
         values=_values(list(read.values())),
         annotations=annotated.properties if annotated else None,
     )
-
-
-class _Annotations(NamedTuple):
-    """Inspected objects or masks: parts of an `Inspection`."""
-
-    counts: dict[str, tuple[int, ...]]
-    unreadable: dict[str, str]
-    warnings: list[str]
-    properties: AnnotationCounts
-
-
-def _annotations(source: Source, read: Mapping[int, _Properties], image_size: int) -> _Annotations:
-    classes = len(source.classes)
-    counts = {split: np.zeros(classes, np.int64) for split in source.splits}
-    sizes, totals, unreadable = Counter[str](), Counter[str](), dict[str, str]()
-    narrow = list[str]()
-    for split, rows in source.splits.items():
-        held, extents, needed = list[Objects](), list[tuple[int, int]](), list[np.ndarray]()
-        for row in (row for row in rows.tolist() if row in read):
-            size = (read[row].height, read[row].width)
-            try:
-                if isinstance(source.targets, list):
-                    objects = source.targets[row]
-                    if len(objects) and objects.size is not None and objects.size != size:
-                        boxes = dataclasses.replace(objects, shapes=None)
-                        objects = boxes.turned(size, source.orientation(row), source.names[row])
-                else:
-                    path, values = source.masks.paths[row], source.masks.values
-                    needed.append(needed_of_mask(read_mask(path, values, size, source.orientation(row))))
-                    counts[split] += needed[-1][:classes] > 0
-                    continue
-            except (Unreadable, UserError) as error:
-                unreadable[source.names[row]] = str(error)
-                continue
-            counts[split] += np.bincount(objects.labels[~objects.crowd].numpy(), minlength=classes)
-            corners, (height, width) = objects.boxes, size
-            sides = torch.tensor([width, height, width, height], dtype=torch.float32)
-            within = ((corners >= -OUTSIDE) & (corners <= sides + OUTSIDE)).all(1)  # no NaN is
-            solid = within & (corners[:, 2:] > corners[:, :2]).all(1)
-            totals.update(
-                empty=not len(objects),
-                crowds=int(objects.crowd.sum()),
-                all=len(objects),
-                drawn=len(objects) if source.targets[row].shapes else 0,
-                outside=int((~solid).sum()),
-            )
-            held.append(objects.part(solid))
-            extents.append(size)
-            areas = (corners[:, 2:] - corners[:, :2]).prod(1) if objects.areas is None else objects.areas
-            for area in areas[~objects.crowd].tolist():
-                sizes["small" if area <= SMALL else "medium" if area <= LARGE else "large"] += 1
-        if held:
-            narrow += narrow_boxes(source.classes, split, held, needed_of_split(held, extents), image_size)
-        if needed and split == "train":
-            narrow += thin_classes(source.classes, np.stack(needed), image_size)
-    return _Annotations(
-        {split: tuple(each.tolist()) for split, each in counts.items()},
-        unreadable,
-        [*alike(source.classes), *_untrained(source, counts), *narrow],
-        AnnotationCounts(
-            sizes=dict(sizes) if isinstance(source.targets, list) else None,
-            empty=totals["empty"],
-            crowds=totals["crowds"],
-            outside=totals["outside"],
-            masks=0 < totals["drawn"] == totals["all"],
-        ),
-    )
-
-
-def _untrained(source: Source, counts: Mapping[str, np.ndarray]) -> list[str]:
-    """Return a warning for masks of one class, and for each split with classes that no training image has."""
-    if "train" not in counts:
-        return []
-    alone = "" if isinstance(source.targets, list) else one_class(source.classes, counts["train"].tolist())
-    absent = counts["train"] == 0
-    names = {
-        split: [source.classes[label] for label in np.flatnonzero(absent & (each > 0))]
-        for split, each in counts.items()
-    }
-    return [
-        *([alone] if alone else []),
-        *(f"in {split}, but in no training image: {some(each, 5)}" for split, each in names.items() if each),
-    ]
 
 
 def _values(images: Sequence[_Properties]) -> str:

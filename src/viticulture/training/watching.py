@@ -20,7 +20,8 @@ class BestCheckpoint(Callback):
     the mean recall where classes are balanced). Few images would otherwise select an early epoch by chance. Other
     metrics must be as high.
 
-    Lightning's check before the first step counts as epoch 0: with a probed head it validates the network as it starts.
+    Lightning's check before the first step counts as epoch 0: with a probed head it validates the network as it starts,
+    which stays where every epoch is worse, by however little.
 
     Args:
         best_by: the metric; None for the method's.
@@ -29,6 +30,7 @@ class BestCheckpoint(Callback):
     def __init__(self, run: RunFolder, metadata: dict[str, Any], images: int, best_by: str | None = None) -> None:
         self.run, self.metadata, self.images, self.best_by = run, metadata, images, best_by
         self.best, self.best_epoch = float("-inf"), -1
+        self.start = float("-inf")  # of a network with a probed head
         self.error: float | None = None  # of the best balanced accuracy
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -46,7 +48,10 @@ class BestCheckpoint(Callback):
             recalls = pl_module.sums.get("recalls")
             self.error = None if recalls is None else error_of_recalls(*recalls)
         level = indistinct(metric if name in values else "loss", self.best, self.images)
-        if value >= self.best - (level if self.error is None else self.error):
+        if trainer.sanity_checking:
+            self.start = value
+        no_worse = trainer.sanity_checking or value >= self.start
+        if no_worse and value >= self.best - (level if self.error is None else self.error):
             self.best_epoch = -1 if trainer.sanity_checking else trainer.current_epoch
             if trainer.is_global_zero:
                 self.run.check_there()
@@ -54,10 +59,11 @@ class BestCheckpoint(Callback):
                 save(method.student, self.run.weights("best"), method.data_spec, metadata)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "best_epoch": self.best_epoch, "error": self.error}
+        return {"best": self.best, "best_epoch": self.best_epoch, "error": self.error, "start": self.start}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best, self.best_epoch, self.error = state_dict["best"], state_dict["best_epoch"], state_dict["error"]
+        self.start = state_dict["start"]
 
 
 WARN_FROM = 10
