@@ -87,7 +87,7 @@ def fit(
     covariance /= std[:, None] * std
     try:
         eigenvalues, basis = torch.linalg.eigh(covariance)
-    except torch.linalg.LinAlgError:  # of few images: too many eigenvalues are zero for float32
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # too many are zero for float32: few images
         eigenvalues, basis = (part.to(kind) for part in torch.linalg.eigh(covariance.double()))
     decay = torch.tensor(decays, dtype=kind, device=mean.device)[:, None]  # [G, 1]
     scale = torch.cat([eigenvalues.clamp_min(0) / 2 + decay, torch.full_like(decay, 0.5)], dim=1)[:, None] ** -0.5
