@@ -121,11 +121,13 @@ def _alone(run: Path) -> Iterator[None]:
 
 def corrected(plan: BudgetPlan, number: int) -> BudgetPlan:
     """Return the plan with the length of a stage that is about to begin, from the time that is left and from the
-    slowdown of the earlier stages. The first one's stays as planned."""
+    slowdown of the earlier stages, except for those that took no steps. The first one's stays as planned."""
     stage, earlier = plan.stages[number], plan.stages[:number]
     if earlier:
-        actual = sum(before.spent or 0 for before in earlier)
-        slowdown = slowdown_of(actual, sum(stage_seconds(before.step_times, before.epochs) for before in earlier))
+        timed = [before for before in earlier if before.step_times.step]
+        actual = sum(before.spent or 0 for before in timed)
+        expected = sum(stage_seconds(before.step_times, before.epochs) for before in timed)
+        slowdown = slowdown_of(actual, expected) if timed else 1.0
         planned = [stage.seconds for stage in plan.stages[number:]]
         epochs = remaining_epochs(stage.step_times, planned, _left(plan), slowdown)
         stage = replace(stage, epochs=epochs, seconds=stage_seconds(stage.step_times, epochs) * slowdown)

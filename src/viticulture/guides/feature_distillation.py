@@ -19,13 +19,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..errors import UserError
 from ..losses import cross_entropy
 from ..models.data_spec import DataSpec
 from ..models.shared_batch_norm import gathered, normalized
 from ..models.taps import Readings, feature_width
 from ..models.teachers.outputs import load_teacher
-from .guide import Batch, Capability, Guide, teacher_images
+from .guide import Batch, Capability, Guide, check_positive, teacher_images
 
 
 class FeatureDistillation(Guide):
@@ -59,14 +58,7 @@ class FeatureDistillation(Guide):
         weight: float = 1.0,
     ) -> None:
         super().__init__()
-        if min(temperature, teacher_temperature) <= 0:
-            raise UserError(
-                f"temperature and teacher_temperature must be positive, got {temperature} and {teacher_temperature}"
-            )
-        if queue < 1:
-            raise UserError(f"queue must be positive, got {queue}")
-        if weight <= 0:
-            raise UserError(f"weight must be positive, got {weight}; to switch the guide off, leave it out")
+        check_positive(weight=weight, temperature=temperature, teacher_temperature=teacher_temperature, queue=queue)
         self.temperatures, self.weight = (temperature, teacher_temperature), weight
         self.teacher = load_teacher(teacher, data_spec, output="features")
         width, teacher_width = feature_width(student, data_spec.image_size, data_spec.channels), self.teacher.width
