@@ -18,6 +18,7 @@ from ..data.dataset import Dataset
 from ..data.image_set import Images
 from ..errors import UserError
 from ..methods.method import Method
+from ..models.similarity import IMAGES
 from ..models.tta import ALL_VIEWS, TTA_VIEWS, TTAMode
 from ..tasks.task import task_class
 from ..training.assemble import assemble
@@ -97,15 +98,17 @@ class StepTimes:
 
 
 def held_out_images(config: Config, dataset: Dataset) -> int:
-    """Return the predictions of held-out images at the end, for each set of weights.
+    """Return the predictions at the end, for each set of weights: held-out images, and those whose features are saved.
 
     TTAMode of an image count separately; the choice of views by validation is shared by two sets.
     """
-    views: TTAMode | Literal["best"] = config.images.eval_views if config.method_class.batch_spec.labels else "one"
+    spec = config.method_class.batch_spec
+    views: TTAMode | Literal["best"] = config.images.eval_views if spec.labels else "one"
     val, test = (0 if split is None else len(split) for split in (dataset.val, dataset.test))
+    saved = min(len(dataset.train), IMAGES) + min(val, IMAGES) if spec.labels and spec.contents == "classes" else 0
     if views != "best":
-        return len(TTA_VIEWS[views]) * (val + test)
-    return len(ALL_VIEWS) * (val + test + val // 2) if val else test
+        return len(TTA_VIEWS[views]) * (val + test) + saved
+    return (len(ALL_VIEWS) * (val + test + val // 2) if val else test) + saved
 
 
 def measure_step_times(
