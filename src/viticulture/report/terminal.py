@@ -87,7 +87,7 @@ def introduce_budget(run: Path | None, plan: BudgetPlan) -> None:
         return
     print_table(plan_table(plan), file=STDERR)
     config = plan.stages[-1].config
-    if config.student.init is None and learns_classes(config):
+    if learns_classes(config) and not any(stage.config.student.init for stage in plan.stages):
         cfg = get_pretrained_cfg(PUBLIC)
         terms = cfg.license if cfg else "unknown"
         log(
