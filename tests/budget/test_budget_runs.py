@@ -325,6 +325,7 @@ def test_a_trained_network_teaches_within_a_budget(tmp_path: Path) -> None:
     """It gets a classifier of the data's classes first, by a stage that can be resumed; its passes over fixed views
     are planned once. A run of these classes teaches at once."""
     spec = DataSpec(("x", "y", "z"), (16, 16), (0.5,) * 3, (0.25,) * 3)
+    torch.manual_seed(0)
     save(create_student("resnet10t", spec), tmp_path / "net", spec)
     out, overrides = (
         tmp_path / "run",
@@ -349,6 +350,7 @@ def test_a_trained_network_teaches_within_a_budget(tmp_path: Path) -> None:
     trained(out)
     metadata = RunFolder.open(out).read("run.json")
     assert metadata["teacher_logits"]["computed"] == 2 * times.steps
+    assert read_plan(out).stages[1].epochs == last.epochs, "slow first epochs, with the teacher, shorten nothing"
     again = replace(request, out=tmp_path / "again", teacher=str(out / "stages/1-teacher"))
     (only,) = make_plan(again, "test", SetClock(), 0.0, TaughtTimes).stages
     assert only.config.guides["logits"]["teacher"] == str(out / "stages/1-teacher")

@@ -19,7 +19,6 @@ from viticulture.config.load import load_config
 from viticulture.data.balance import class_weights
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.losses import cross_entropy
-from viticulture.training import feed
 from viticulture.training.feed import training_loader
 from viticulture.training.metrics import read_curves
 from viticulture.training.module import TrainingModule
@@ -88,7 +87,7 @@ class Counts(Callback):
 
 def test_best_weights_have_the_best_balanced_accuracy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reference: scikit-learn's, of batches of unequal size."""
-    monkeypatch.setattr(feed, "EVALUATION_BATCH", 7)
+    monkeypatch.setattr("viticulture.data.batches.evaluation.MAX_BATCH", 7)
     overrides = {"train.best_by": "balanced_accuracy", "data.val_fraction": 0.02, "optim.lr": 0.003}
     overrides |= {"train.validate": "val", "train.epochs": 6}
     made = session(tmp_path / "run", **overrides)

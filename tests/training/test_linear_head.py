@@ -11,10 +11,12 @@ import pytest
 import timm
 import torch
 from sklearn.linear_model import LogisticRegression
+from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 import viticulture
 from networks import data_spec, randomized
+from refusals import refused
 from viticulture.cli import main
 from viticulture.config.load import load_config
 from viticulture.errors import UserError
@@ -179,6 +181,14 @@ def test_what_a_frozen_network_cannot_use_is_refused(tmp_path: Path, monkeypatch
     )
     with pytest.raises(UserError, match="the network's features are not finite; take other weights"):
         probed(tmp_path)
+
+
+def test_scores_that_are_no_linear_function_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here every score is squared after the classifier."""
+    frozen(tmp_path / "net")
+    plain = VisionTransformer.forward
+    monkeypatch.setattr(VisionTransformer, "forward", lambda net, images: plain(net, images) ** 2)
+    refused("no linear function of its features", probed, tmp_path)
 
 
 def test_networks_are_ranked_on_the_same_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -189,10 +189,11 @@ class _Follower:
         return plan
 
     def _calibration(self, plan: BudgetPlan, number: int, session: Session, began: float) -> Calibration | None:
-        """Return the first epochs of a stage that is about to train; None where they are too short to calibrate."""
+        """Return the first epochs of a stage that is about to train; None where they are too short to calibrate, or
+        have passes of a teacher that later ones replay."""
         stage = plan.stages[number]
         epochs = calibration_epochs(stage.step_times, stage.epochs, session.config.schedule.warmup(stage.epochs))
-        if not epochs or not may_change(session):
+        if not epochs or not may_change(session) or session.config.train.fixed_views:
             return None
         stopwatch = Stopwatch(self.now)
 
