@@ -321,7 +321,7 @@ class TaughtTimes(PresetTimes):
         return replace(preset, step=preset.step * (1.5 if config.guides else 1.0))
 
 
-def test_a_trained_network_teaches_within_a_budget(tmp_path: Path) -> None:
+def test_a_trained_network_teaches_within_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets a classifier of the data's classes first, by a stage that can be resumed; its passes over fixed views
     are planned once. A run of these classes teaches at once."""
     spec = DataSpec(("x", "y", "z"), (16, 16), (0.5,) * 3, (0.25,) * 3)
@@ -354,6 +354,16 @@ def test_a_trained_network_teaches_within_a_budget(tmp_path: Path) -> None:
     again = replace(request, out=tmp_path / "again", teacher=str(out / "stages/1-teacher"))
     (only,) = make_plan(again, "test", SetClock(), 0.0, TaughtTimes).stages
     assert only.config.guides["logits"]["teacher"] == str(out / "stages/1-teacher")
+    replaced = replace(again, out=out, overwrite=True)
+    refused(f"student.init.*{out}", make_plan, replaced, "test", SetClock(), 0.0, TaughtTimes)
+    passes = replace(again, overrides={**overrides, "train.fixed_views": None})
+    (only,) = make_plan(passes, "test", SetClock(), 0.0, TaughtTimes).stages
+    assert only.step_times.step == pytest.approx(STEP * 1.5)
+    assert only.step_times.once == 0
+    monkeypatch.chdir(tmp_path)
+    relative = replace(again, teacher="net")
+    first, _ = make_plan(relative, "test", SetClock(), 0.0, TaughtTimes).stages
+    assert first.config.student.init == str(tmp_path / "net")
     many = replace(again, overrides={**overrides, "guides.logits.teacher": str(tmp_path / "net")})
     refused("no guides", make_plan, many, "test", SetClock(), 0.0, TaughtTimes)
 

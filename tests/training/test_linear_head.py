@@ -230,3 +230,17 @@ def test_features_are_those_of_the_networks_options(tmp_path: Path, monkeypatch:
         student, *_ = load(probed(tmp_path / pool, data__per_class=5, images__image_size=64).folder.weights("last"))
         found.append(dict(student.named_parameters())["fc.weight"])
     assert not torch.allclose(*found, rtol=0.1)
+
+
+def test_eigenvalues_that_float32_loses_are_computed_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LAPACK returned NaN, without an error, for a covariance of rank 62."""
+    matrix, eigh = torch.diag(torch.tensor([1.0, 2.0, 3.0])), torch.linalg.eigh
+
+    def lossy(covariance: Tensor) -> tuple[Tensor, Tensor]:
+        values, basis = eigh(covariance)
+        return (values, basis) if covariance.dtype == torch.float64 else (values * torch.nan, basis)
+
+    monkeypatch.setattr(torch.linalg, "eigh", lossy)
+    values, basis = logistic_regression.eigen(matrix)
+    assert values.dtype == torch.float32
+    torch.testing.assert_close(basis @ torch.diag(values) @ basis.T, matrix)

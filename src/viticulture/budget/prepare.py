@@ -31,7 +31,7 @@ from ..data.open import open_source
 from ..data.sources.source import Source
 from ..disk import file_lock, unwritable
 from ..errors import UserError
-from ..models.weights.sources import predicts
+from ..models.weights.sources import anchored, predicts
 from ..parallel import Progress
 from ..study.step_times import StepTimes
 from ..training.data import (
@@ -48,7 +48,7 @@ from ..training.run_inputs import folder_of
 from ..training.session import check_seed
 from . import recipes
 from .budget import TimeBudget
-from .choices import MAX_EPOCHS, TEACHER_VIEW, Kind, SizedStudent, teacher
+from .choices import TEACHER_VIEW, Kind, SizedStudent, teacher
 from .lengths import MARGIN, divide_time, epochs_within, largest_that_fits, stage_seconds
 from .measure import Measurements, is_plain_vit
 from .plan import BudgetPlan, Stage
@@ -97,6 +97,7 @@ def make_plan(
     base = replace(base, values=from_anywhere(base.values))
     if request.overwrite:
         check_outlast(base.values, request.out)
+        check_outlast({"student.init": request.teacher}, request.out)
 
     def left() -> float:
         return request.budget.seconds * (1 - MARGIN) - (now() - began)
@@ -105,7 +106,7 @@ def make_plan(
         images = labeled.images_alone
         measured = measurements(images, request.seed, Path(folder), now, request.budget.seconds)
         config = base if recipes.is_dense(base) else _chosen(request, base, measured, left)
-        probe = recipes.probe_stage(config, request.teacher) if request.teacher else None
+        probe = recipes.probe_stage(config, anchored(request.teacher)) if request.teacher else None
         decoded = config if probe is None else config.changed({"images.teacher_size": _side(probe)}, by="budget")
         dataset = load_dataset(labeled, decoded, request.seed, watch=_in_time(request, left))
         if recipes.is_dense(config):
@@ -261,8 +262,10 @@ def _taught_stages(
     stand_in = source if ready else measured.dummy_checkpoint(probe, dataset, size)
     keys = recipes.taught_keys(student, overrides, stand_in, size)
     passes = max(measured.step_times(student.changed(keys, by="budget"), dataset).step - alone.step, 0.0)
-    views = student.changed(keys, by="budget").train.fixed_views or MAX_EPOCHS
-    times = replace(alone, step=alone.step + TEACHER_VIEW * passes, once=views * alone.steps * passes)
+    views = student.changed(keys, by="budget").train.fixed_views
+    times = replace(alone, step=alone.step + passes)
+    if views:
+        times = replace(alone, step=alone.step + TEACHER_VIEW * passes, once=views * alone.steps * passes)
     image = passes / plan_of(student, len(dataset.train)).batch_size
     tested = len(dataset.val or ()) + len(dataset.test or ())
     probed = StepTimes(

@@ -85,10 +85,7 @@ def fit(
     std = covariance.diagonal().sqrt()
     std = torch.where(std > 1e-6 * std.amax(), std, torch.ones_like(std))  # constant features stay zero
     covariance /= std[:, None] * std
-    try:
-        eigenvalues, basis = torch.linalg.eigh(covariance)
-    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # too many are zero for float32: few images
-        eigenvalues, basis = (part.to(kind) for part in torch.linalg.eigh(covariance.double()))
+    eigenvalues, basis = eigen(covariance)
     decay = torch.tensor(decays, dtype=kind, device=mean.device)[:, None]  # [G, 1]
     scale = torch.cat([eigenvalues.clamp_min(0) / 2 + decay, torch.full_like(decay, 0.5)], dim=1)[:, None] ** -0.5
     decay = torch.cat([decay.expand(-1, len(mean)), torch.zeros_like(decay)], dim=1)[:, None]  # the bias has none
@@ -99,6 +96,18 @@ def fit(
     start = mean.new_zeros(len(decays), classes, len(mean) + 1)
     heads = minimize(loss, start, tolerance, max_steps) * scale
     return LinearClassifiers(heads[..., :-1] @ basis.T, heads[..., -1], mean, std)
+
+
+def eigen(covariance: Tensor) -> tuple[Tensor, Tensor]:
+    """Return eigenvalues and eigenvectors. Of few images most are zero, where float32 raises or returns NaN."""
+    try:
+        eigenvalues, basis = torch.linalg.eigh(covariance)
+        if eigenvalues.isfinite().all() and basis.isfinite().all():
+            return eigenvalues, basis
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        pass
+    eigenvalues, basis = torch.linalg.eigh(covariance.double())
+    return eigenvalues.to(covariance.dtype), basis.to(covariance.dtype)
 
 
 @dataclass(frozen=True)
