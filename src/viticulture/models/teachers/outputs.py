@@ -53,10 +53,6 @@ class Outputs(nn.Module):
             self.taps = Taps(self.net, frozenset(_TAP[each] for each in names if each in _TAP))
             self.names = names
 
-    def compile(self, *arguments: Any, **options: Any) -> None:
-        """Compile the network's pass; its hooks are opened outside."""
-        self.taps.compile(**options)
-
     def forward(self, images: Tensor) -> Tensor:
         readings = self.taps(images)
         outputs = [self._read(name, readings) for name in self.names]
