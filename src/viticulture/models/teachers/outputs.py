@@ -13,7 +13,7 @@ logits.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
