@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ..config.checks import check_learns_unlabeled
 from ..config.keys import STAGES
 from ..config.plan import plan_of
 from ..config.references import check_outlast, from_anywhere
@@ -94,6 +95,8 @@ def make_plan(
             f"--teacher {request.teacher} teaches a student of one class an image that has no guides and no trained "
             "start; leave --budget out to combine it with others"
         )
+    if not request.teacher:
+        check_learns_unlabeled(base)
     base = replace(base, values=from_anywhere(base.values))
     if request.overwrite:
         check_outlast(base.values, request.out)
@@ -221,9 +224,9 @@ def _stages(
 
     search = request.budget.search and recipes.may_be_taught(config) and is_plain_vit(config, dataset)
     startable = recipes.may_be_started(config)
-    lengths = divide_time(left(), len(dataset.train), times, search, startable)
+    lengths = divide_time(left(), len(dataset.trained_on), times, search, startable)
     if lengths:  # measuring took some of the time that was divided
-        lengths = divide_time(left(), len(dataset.train), times, search, startable)
+        lengths = divide_time(left(), len(dataset.trained_on), times, search, startable)
     if not lengths:
         raise UserError(_too_short(request, config, alone, left()))
     kinds = [length.kind for length in lengths]
@@ -266,7 +269,7 @@ def _taught_stages(
     times = replace(alone, step=alone.step + passes)
     if views:
         times = replace(alone, step=alone.step + TEACHER_VIEW * passes, once=views * alone.steps * passes)
-    image = passes / plan_of(student, len(dataset.train)).batch_size
+    image = passes / plan_of(student, len(dataset.trained_on)).batch_size
     tested = len(dataset.val or ()) + len(dataset.test or ())
     probed = StepTimes(
         0.0, 1, image, 0, tested, weight_sets=1, probed_images=len(dataset.train) + len(dataset.val or ())
@@ -289,7 +292,7 @@ def _taught_stages(
 
 def _mixed(request: BudgetRequest, config: Config, dataset: Dataset, epochs: int, steps: int) -> Config:
     """Return the config with mixed images where they help a training of that length."""
-    if not (request.budget.search and dataset.classes):
+    if not (request.budget.search and dataset.classes) or config.data.unlabeled is not None:
         return config
     per_class = len(dataset.train) / len(dataset.classes)
     return config.changed(recipes.mix_keys(config, request.overrides, epochs, steps, per_class), by="budget")

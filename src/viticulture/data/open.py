@@ -24,6 +24,7 @@ A name of a set wins over a folder of that name; write ./digits for the folder.
 """
 
 import os
+import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -99,6 +100,21 @@ def open_source(data: Any, contents: Contents | None = None, annotations_first: 
             f"{data} holds {ANNOTATED[held].held} and no classes of images; train on it with --recipe {RECIPES[held]}"
         )
     return opener(Path(data).expanduser())
+
+
+def open_unlabeled(data: str) -> Source:
+    """Open every image of a folder, whatever its classes and splits, or of another source.
+
+    Raises: UserError where there is none.
+    """
+    path = Path(data).expanduser()
+    if os.sep in data and not path.exists():
+        raise UserError(f"data.unlabeled: there is no {data}; name a folder of images, or bring it back")
+    if not path.is_dir():
+        return open_source(data).images_alone
+    from .sources.folders import open_folder
+
+    return open_folder(path, deeper=None)
 
 
 def _with_contents(source: Source, contents: Contents | None) -> Source:

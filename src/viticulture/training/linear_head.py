@@ -153,7 +153,7 @@ def probe_head(
 
     Raises: UserError for a network whose scores are no linear function of vectors, or whose features are not finite.
     """
-    splits = {split: images for split, images in dataset.splits.items() if split != "test"}
+    splits = {split: images for split, images in dataset.splits.items() if split in ("train", "val")}
     features = head_features(student, data_spec, dataset, crop, device, splits)
     labeled = {
         split: (features[split].to(device), images.records.labels.to(device)) for split, images in splits.items()
