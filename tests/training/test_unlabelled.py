@@ -21,7 +21,7 @@ from refusals import refused
 from resumed import check_same_weights, whole_and_resumed
 from trained import weights
 from viticulture.data.batches.loader import Loader, Shard
-from viticulture.data.dataset import DataSettings, prepare
+from viticulture.data.dataset import prepare
 from viticulture.data.open import open_source, open_unlabeled
 from viticulture.data.transforms.crop import PaddedCrop
 from viticulture.data.transforms.erase import Erase
@@ -207,7 +207,7 @@ def test_a_student_learns_from_unlabeled_images_under_a_teacher(tmp_path: Path) 
     check_same_weights(whole, again, ("last",))
     run = viticulture.train(photos, "default/photos", out=str(tmp_path / "run"), overrides={**keys, **taught})
     assert run.folder.read("run.json")["data"]["images"] == {"train": 29, "test": 8, "val": 3, "unlabeled": 30}
-    assert run.evaluate().results == run.results
+    assert run.evaluate().accuracy == run.accuracy
     shutil.rmtree(more)
     assert run.predict([f"{photos}/a/00.png"])
     refused(f"data.unlabeled: there is no {more}", run.evaluate)

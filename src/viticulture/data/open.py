@@ -24,7 +24,6 @@ A name of a set wins over a folder of that name; write ./digits for the folder.
 """
 
 import os
-import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
