@@ -207,7 +207,7 @@ def test_a_student_learns_from_unlabeled_images_under_a_teacher(tmp_path: Path) 
     check_same_weights(whole, again, ("last",))
     run = viticulture.train(photos, "default/photos", out=str(tmp_path / "run"), overrides={**keys, **taught})
     assert run.folder.read("run.json")["data"]["images"] == {"train": 29, "test": 8, "val": 3, "unlabeled": 30}
-    assert run.evaluate().accuracy == run.accuracy
+    assert run.evaluate() == run.results
     shutil.rmtree(more)
     assert run.predict([f"{photos}/a/00.png"])
     refused(f"data.unlabeled: there is no {more}", run.evaluate)
