@@ -13,7 +13,7 @@ epochs (`follow.py`). After that a stage's length is fixed, so that it resumes e
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -88,7 +88,7 @@ def make_plan(
     """Return what the budget is spent on. Raises: UserError for any mistake, or for a budget that is too short."""
     check_seed(request.seed)
     RunFolder.check_free(request.out, request.overwrite)
-    labeled, base, default = _opened(request)
+    labeled, base, default = opened(request.data, request.recipe, request.overrides)
     recipes.check(base, request.overrides)
     if request.teacher and not recipes.may_be_taught(base):
         raise UserError(
@@ -130,21 +130,21 @@ def make_plan(
         )
 
 
-def _opened(request: BudgetRequest) -> tuple[Source, Config, str]:
+def opened(data: Any, recipe: str, overrides: Mapping[str, Any]) -> tuple[Source, Config, str]:
     """Return the data as the student's method reads it, the student's config, and the default recipe for such data."""
-    if request.recipe == "default":
-        source, default, chosen = open_by_default(request.data)
-        base = resolve_default(default, request.overrides)
+    if recipe == "default":
+        source, default, chosen = open_by_default(data)
+        base = resolve_default(default, overrides)
         base = replace(base, warnings=(*chosen, *base.warnings))
         if source.targets is not None:
             return source, base, default
     else:
-        base = load_started(request.recipe, request.overrides)
+        base = load_started(recipe, overrides)
         if not recipes.learns_classes(base):
-            return open_for(base, request.data), base, base.name
-        source = open_source(request.data, "classes")
+            return open_for(base, data), base, base.name
+        source = open_source(data, "classes")
         default = default_recipe(source)
-    base = base.changed(recipes.one_view_keys(base, request.overrides), by="budget")
+    base = base.changed(recipes.one_view_keys(base, overrides), by="budget")
     return for_method(base, source), base, default
 
 
