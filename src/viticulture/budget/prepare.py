@@ -49,7 +49,7 @@ from ..training.run_inputs import folder_of
 from ..training.session import check_seed
 from . import recipes
 from .budget import TimeBudget
-from .choices import TEACHER_VIEW, Kind, SizedStudent, teacher
+from .choices import TEACHER_SHARE, TEACHER_VIEW, Kind, SizedStudent, teacher
 from .lengths import MARGIN, divide_time, epochs_within, largest_that_fits, stage_seconds
 from .measure import Measurements, is_plain_vit
 from .plan import BudgetPlan, Stage
@@ -265,10 +265,13 @@ def _taught_stages(
     stand_in = source if ready else measured.dummy_checkpoint(probe, dataset, size)
     keys = recipes.taught_keys(student, overrides, stand_in, size)
     passes = max(measured.step_times(student.changed(keys, by="budget"), dataset).step - alone.step, 0.0)
-    views = student.changed(keys, by="budget").train.fixed_views
-    times = replace(alone, step=alone.step + passes)
-    if views:
+    if views := student.changed(keys, by="budget").train.fixed_views:
+        if "train.fixed_views" not in overrides:
+            affordable = TEACHER_SHARE * left() / (alone.steps * passes) if passes else views
+            views = max(min(views, int(affordable)), 1)
         times = replace(alone, step=alone.step + TEACHER_VIEW * passes, once=views * alone.steps * passes)
+    else:
+        times = replace(alone, step=alone.step + passes)
     image = passes / plan_of(student, len(dataset.trained_on)).batch_size
     tested = len(dataset.val or ()) + len(dataset.test or ())
     probed = StepTimes(
@@ -279,7 +282,7 @@ def _taught_stages(
     if not epochs:
         raise UserError(_too_short(request, config, replace(times, once=times.once + reserved), left()))
     name = "1-teacher"
-    keys = recipes.taught_keys(student, overrides, source if ready else f"{STAGES}/{name}", size)
+    keys = recipes.taught_keys(student, overrides, source if ready else f"{STAGES}/{name}", size, views)
     student = _mixed(request, student.changed(keys, by="budget"), dataset, epochs, epochs * alone.steps)
     if "schedule.warmup_epochs" in overrides:  # the user's is meant for the length that is planned
         student = student.changed(recipes.length_keys(student, epochs, epochs), by="budget")

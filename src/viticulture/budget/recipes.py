@@ -135,9 +135,16 @@ def probe_stage(config: Config, source: str) -> Config:
     return resolve(PROBED, values)
 
 
-def taught_keys(config: Config, overrides: Mapping[str, Any], teacher: str, size: int) -> Keys:
-    """Let a trained network of the student's classes teach it, on images of its size."""
+def taught_keys(
+    config: Config,
+    overrides: Mapping[str, Any],
+    teacher: str,
+    size: int,
+    views: int | None = TAUGHT["train.fixed_views"],
+) -> Keys:
+    """Let a trained network of the student's classes teach it, on images of its size, by so many views of each."""
     keys = {**TAUGHT, "guides.logits": {**TAUGHT["guides.logits"], "teacher": teacher}, "images.teacher_size": size}
+    keys["train.fixed_views"] = views
     return {key: value for key, value in keys.items() if key not in overrides}
 
 
