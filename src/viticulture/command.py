@@ -286,12 +286,7 @@ def _meanings(documented: Any) -> dict[str, str]:
 
 def split_overrides(words: list[str], options: Container[str]) -> tuple[dict[str, Any], list[str]]:
     """Split off `--section.key value`, `--section.key=value` and the short options of recipe keys; values are YAML.
-
-    Args:
-        words: of a command line.
-        options: of the command itself.
-
-    Returns: recipe key -> value, and the remaining words.
+    `words`: of a command line. `options`: of the command itself. Returns: recipe key -> value, and the remaining words.
     """
     overrides: dict[str, Any] = {}
     left: list[str] = []

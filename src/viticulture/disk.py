@@ -137,10 +137,8 @@ def _remove(part: Path) -> None:
 
 
 def sweep(folder: Path, idle: float = ABANDONED) -> None:
-    """Remove partial files of killed processes, recursively.
-
-    Args:
-        idle: minimum seconds since the last write, for other machines; 0 if no other process may write.
+    """Remove partial files of killed processes, recursively. `idle`: minimum seconds since the last write, for other
+    machines; 0 if no other process may write.
     """
     for part in folder.rglob(".*.part"):
         with suppress(OSError):  # another process may sweep, too

@@ -57,10 +57,8 @@ MAX_ITEMS = 4
 
 
 def unknown(kind: str, name: object, valid: Iterable[str], listed_by: str = "") -> UserError:
-    """Return an error for an unknown name, with the nearest valid ones.
-
-    Args:
-        valid: all valid names; the nearest are listed, or all if there are few.
+    """Return an error for an unknown name, with the nearest valid ones. `valid`: all valid names; the nearest are
+    listed, or all if there are few.
     """
     names = sorted(valid)
     word = str(name)

@@ -86,12 +86,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def read_yaml(text: str, name: str, as_text: bool = False) -> Any:
-    """Parse YAML to plain values; keys are text as written.
-
-    Args:
-        as_text: keep values as text, too, where they are names (02146, no).
-
-    Raises: UserError for invalid, too long or too deep YAML.
+    """Parse YAML to plain values; keys are text as written. `as_text`: keep values as text, too, where they are names
+    (02146, no). Raises: UserError for invalid, too long or too deep YAML.
     """
     if len(text) > MAX_LENGTH:
         raise UserError(f"{name} is too long: {len(text):,} characters, at most {MAX_LENGTH:,} are allowed")

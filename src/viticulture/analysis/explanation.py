@@ -134,10 +134,8 @@ def explain(
 
 
 def explain_any(source: str, data: str | Source, options: ExplainOptions) -> Explanation:
-    """Explain a network by its name, on any images, and save nothing.
-
-    Args:
-        data: images; empty, or the object that the run was trained on, for the run's own images.
+    """Explain a network by its name, on any images, and save nothing. `data`: images; empty, or the object that the run
+    was trained on, for the run's own images.
     """
     model, _ = any_model(source)
     run = RunFolder.open(source) if (Path(source) / "run.json").exists() else None

@@ -33,12 +33,8 @@ def feature_map(features: Tensor) -> Tensor:
 def feature_maps(
     model: EvaluatedModel, batch: Tensor, layers: Sequence[int] = (), network: str = "the network"
 ) -> dict[int, Tensor]:
-    """Compute the maps of layers for every image: layer, counted from 1 -> [B, rows, columns].
-
-    Args:
-        layers: counted from 1; empty takes up to four, spread over the depth.
-
-    Raises: UserError for a layer that the network does not have.
+    """Compute the maps of layers for every image: layer, counted from 1 -> [B, rows, columns]. `layers`: counted from
+    1; empty takes up to four, spread over the depth. Raises: UserError for a layer that the network does not have.
     """
     taps = layer_taps(model.network, "blocks")
     assert taps.layout is not None

@@ -30,11 +30,8 @@ THRESHOLD = 0.05  # the paper's
 
 @dataclass(frozen=True)
 class TrainedLinks:
-    """The links of a run.
-
-    Args:
-        magnitudes: their mean |w| by CNN block and layer at the start of every epoch, and now: each [blocks, layers].
-        inside: the checkpoint lies within an epoch, not at the end of one.
+    """The links of a run. `magnitudes`: their mean |w| by CNN block and layer at the start of every epoch, and now:
+    each [blocks, layers]. `inside`: the checkpoint lies within an epoch, not at the end of one.
     """
 
     links: Links

@@ -49,9 +49,7 @@ class Annotated(NamedTuple):
 
 def inspect_annotations(source: Source, extents: Mapping[int, tuple[int, int]], image_size: int) -> Annotated:
     """Count the objects or masks of the readable images, whose heights and widths in pixels are `extents`.
-
-    Args:
-        image_size: at which they would be trained on, pixels.
+    `image_size`: at which they would be trained on, pixels.
     """
     classes = len(source.classes)
     counts = {split: np.zeros(classes, np.int64) for split in source.splits}

@@ -75,10 +75,8 @@ def _values(weights: Mapping[str, float], classes: Sequence[str]) -> list[float]
 
 
 def balanced_order(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Order N images at random, every class as often as any other (or one time more).
-
-    A class with too few images repeats them, each as often as the others of its class (or one time more); of one with
-    too many, an epoch has some.
+    """Order N images at random, every class as often as any other (or one time more). A class with too few images
+    repeats them, each as often as the others of its class (or one time more); of one with too many, an epoch has some.
     """
     classes = torch.unique(labels)  # ascending
     share, left = divmod(len(labels), len(classes))

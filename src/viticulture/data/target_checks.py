@@ -50,12 +50,8 @@ def warnings_of(
     needed: Mapping[str, NDArray[np.float32]],
     image_size: int,
 ) -> list[str]:
-    """Warnings about the splits of a training.
-
-    Args:
-        needed: image sizes that classes of masks need, [N, 256] of each split (`needed_of_mask`); empty of objects.
-
-    Raises: UserError where nothing is left to train on.
+    """Warnings about the splits of a training. `needed`: image sizes that classes of masks need, [N, 256] of each split
+    (`needed_of_mask`); empty of objects. Raises: UserError where nothing is left to train on.
     """
     present = {split: counts(classes, each).tolist() for split, each in held.items()}
     train = held["train"]
@@ -132,10 +128,8 @@ def narrow_boxes(
 
 
 def check_wide_enough(needed: NDArray[np.float64], image_size: int, enlarged: float) -> None:
-    """Raises: UserError where no object of the training images is a pixel wide.
-
-    Args:
-        enlarged: times by which it shows an image larger than whole, at most.
+    """Raises: UserError where no object of the training images is a pixel wide. `enlarged`: times by which it shows an
+    image larger than whole, at most.
     """
     if (needed > image_size * enlarged).all():
         raise UserError(

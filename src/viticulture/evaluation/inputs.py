@@ -127,11 +127,7 @@ def _named(place: int, image: ImageInput) -> Iterator[Item]:
 
 @dataclass(frozen=True, eq=False)
 class OpenedItems:
-    """Images as a run's cache holds them.
-
-    Args:
-        errors: why an item could not be read; empty where it could.
-    """
+    """Images as a run's cache holds them. `errors`: why an item could not be read; empty where it could."""
 
     images: CachedImages | None
     names: list[str]
@@ -139,10 +135,8 @@ class OpenedItems:
 
 
 def open_items(model: EvaluatedModel, items: Sequence[Item], max_pixels: int | None = None) -> OpenedItems:
-    """Decode images for a run's student; those that cannot be read get their reason.
-
-    Args:
-        max_pixels: limit for an open file; larger ones are not decoded. None: the limit of any file.
+    """Decode images for a run's student; those that cannot be read get their reason. `max_pixels`: limit for an open
+    file; larger ones are not decoded. None: the limit of any file.
     """
     side, fit = model.image_settings.cache_size, model.image_settings.fitting
     assert side is not None, "a run's recipe is resolved"
@@ -179,13 +173,8 @@ def read_unseen(config: Config, data: str | Source, classes: Sequence[str]) -> t
 def decoded(
     name: str, image: ImageInput, side: int, pixel_format: PixelFormat = RGB, max_pixels: int | None = None
 ) -> DecodedImage:
-    """Decode one image, no smaller than `side`.
-
-    Args:
-        side: pixels of its shorter side; a JPEG may be decoded at a fraction of its size.
-        max_pixels: as for `open_items`.
-
-    Raises: Unreadable, or OSError where the file cannot be opened.
+    """Decode one image, no smaller than `side`. `side`: pixels of its shorter side; a JPEG may be decoded at a fraction
+    of its size. `max_pixels`: as for `open_items`. Raises: Unreadable, or OSError where the file cannot be opened.
     """
     if isinstance(image, Unreadable):
         raise Unreadable(name, image.reason)

@@ -116,10 +116,7 @@ def of_run(run: RunFolder, weights: str = "", batch_size: int | None = None) -> 
 
 
 def of_source(source: str) -> EvaluatedModel:
-    """Load any other network, by a source as for `open_network`.
-
-    Raises: UserError if it cannot be loaded.
-    """
+    """Load any other network, by a source as for `open_network`. Raises: UserError if it cannot be loaded."""
     network, data_spec, about = open_network(source)
     described = about.cfg
     fit: Fitting = next((ours for ours, theirs in CROP_MODES.items() if theirs == described.get("crop_mode")), "crop")

@@ -76,11 +76,8 @@ class HeadInputs:
 
 @dataclass(frozen=True, eq=False)
 class TrainFeatures:
-    """Features of training images, and the similarity to them from which an image is like them.
-
-    Args:
-        features: [M, D] float16, of length 1.
-        threshold: a cosine, in [-1, 1].
+    """Features of training images, and the similarity to them from which an image is like them. `features`: [M, D]
+    float16, of length 1. `threshold`: a cosine, in [-1, 1].
     """
 
     features: Tensor
@@ -88,11 +85,8 @@ class TrainFeatures:
 
     @classmethod
     def fitted(cls, train: Tensor, val: Tensor | None) -> "TrainFeatures":
-        """Choose the threshold by the features of validation images [N, D], or, where there are none, by those of
-        every training image compared with the others.
-
-        Args:
-            train: [M, D], M at least 2.
+        """Choose the threshold by the features of validation images [N, D], or, where there are none, by those of every
+        training image compared with the others. `train`: [M, D], M at least 2.
         """
         features = F.normalize(train.float(), dim=1).half()
         similar = similarity(train, features, skip=1) if val is None else similarity(val, features)
@@ -119,10 +113,8 @@ class TrainFeatures:
 
 
 class SimilarityNetwork(nn.Module):
-    """A classifier that also returns the similarity to its training images.
-
-    Args:
-        network: [B, channels, H, W] -> logits [B, K]; it calls the student, first on the images as they are.
+    """A classifier that also returns the similarity to its training images. `network`: [B, channels, H, W] -> logits
+    [B, K]; it calls the student, first on the images as they are.
     """
 
     features: Tensor
@@ -143,9 +135,7 @@ class SimilarityNetwork(nn.Module):
 
 def similarity(vectors: Tensor, features: Tensor, skip: int = 0) -> Tensor:
     """Return the K-th largest cosine, [N, D] and [M, D] of length 1 -> [N] float32; of fewer than K the smallest.
-
-    Args:
-        skip: this many largest are left out: 1 for vectors that are among the features.
+    `skip`: this many largest are left out: 1 for vectors that are among the features.
     """
     k = min(K + skip, len(features))
     return (F.normalize(vectors.float(), dim=1) @ features.float().T).topk(k).values[:, -1]

@@ -33,11 +33,8 @@ MIDDLE, SMALL_MIDDLE = 0.1, 0.2
 
 @dataclass(frozen=True)
 class TTAView:
-    """One view of an image.
-
-    Args:
-        margin: cut off at each edge, as a share of the side; the rest is resized to the same size.
-        mirrored: left and right exchanged.
+    """One view of an image. `margin`: cut off at each edge, as a share of the side; the rest is resized to the same
+    size. `mirrored`: left and right exchanged.
     """
 
     margin: float = 0.0

@@ -31,12 +31,7 @@ ROWS = 2**12  # features that are standardized at once
 
 @dataclass(frozen=True)
 class LinearClassifiers:
-    """G linear classifiers of D features into C classes.
-
-    Args:
-        weight: [G, C, D].
-        bias: [G, C].
-    """
+    """G linear classifiers of D features into C classes. `weight`: [G, C, D]. `bias`: [G, C]."""
 
     weight: Tensor
     bias: Tensor

@@ -21,11 +21,7 @@ UNREADABLE, STOPPED = "unreadable", "interrupted"
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs below a folder.
-
-    Args:
-        pages: report.html of each row, relative to the folder; empty without one.
-    """
+    """Runs below a folder. `pages`: report.html of each row, relative to the folder; empty without one."""
 
     folder: Path
     table: Table

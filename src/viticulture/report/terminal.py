@@ -134,11 +134,8 @@ UNTESTED = "untested"
 
 
 def recipe_list(headers: dict[str, dict[str, str]], untested: bool) -> Table:
-    """Return shipped recipes with a result here, the defaults first, and after them those without.
-
-    Args:
-        headers: recipe -> its header comment.
-        untested: also those without.
+    """Return shipped recipes with a result here, the defaults first, and after them those without. `headers`: recipe ->
+    its header comment. `untested`: also those without.
     """
     tested = {name: not head["Result"].startswith(UNTESTED) for name, head in headers.items()}
     names = sorted(headers, key=lambda name: (not tested[name], not name.startswith("default/"), name))

@@ -142,10 +142,7 @@ class Ranked:
 @dataclass(frozen=True, eq=False)
 class Strays:
     """Detections of one class in images without a true object of it: as a rule most of all, hence evaluated at once.
-
-    Args:
-        images: [n] int64, the image of each; at most `MOST` of one image.
-        areas: [n], pixels.
+    `images`: [n] int64, the image of each; at most `MOST` of one image. `areas`: [n], pixels.
     """
 
     images: NDArray[np.int64]
@@ -171,10 +168,8 @@ def ranked(matches: Mapping[int, Matches], images: int, strays: Strays | None = 
 
 
 def precision(ranks: Ranked, weights: Array | None = None, areas: slice = slice(None)) -> Array:
-    """Precision at each of the recalls, [A, T, 101]; NaN for areas without true objects.
-
-    Args:
-        weights: [N] how often each image counts; None for once.
+    """Precision at each of the recalls, [A, T, 101]; NaN for areas without true objects. `weights`: [N] how often each
+    image counts; None for once.
     """
     often = np.ones(len(ranks.true)) if weights is None else weights
     each, true = often[ranks.images], often @ ranks.true[:, areas]

@@ -75,11 +75,7 @@ def _seconds(study: StudyFolder, plan: StudyPlan, cell: Cell) -> float | None:
 
 
 def run_on_ray(study: StudyFolder, address: str, log: Callable[[str], None]) -> None:
-    """Submit every cell, rung after rung, and wait.
-
-    Args:
-        address: of the cluster; `local` starts one on this machine.
-
+    """Submit every cell, rung after rung, and wait. `address`: of the cluster; `local` starts one on this machine.
     Raises: UserError where ray is not installed or the cluster cannot be reached.
     """
     try:

@@ -59,11 +59,7 @@ FACTS: dict[str, Any] = {  # keys of study.json; those with a question mark may 
 
 
 class StudyFolder:
-    """The folder of one study.
-
-    Args:
-        data: where the images are now; by default where they were.
-    """
+    """The folder of one study. `data`: where the images are now; by default where they were."""
 
     def __init__(self, path: str | Path, grid: Grid, data: str = "") -> None:
         self.path, self.grid, self.data = Path(path), grid, data

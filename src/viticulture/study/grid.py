@@ -80,11 +80,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Cell:
-    """One training of a study: a candidate, on a subset, from a seed, in a rung of halving.
-
-    Args:
-        rung: of the study, 0-based; the last one is the full length.
-        fold: recipe keys that hold out the fold; empty without folds.
+    """One training of a study: a candidate, on a subset, from a seed, in a rung of halving. `rung`: of the study,
+    0-based; the last one is the full length. `fold`: recipe keys that hold out the fold; empty without folds.
     """
 
     candidate: Candidate

@@ -22,11 +22,7 @@ MIN_SEEDS_OF_SUMS = 3
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds.
-
-    Args:
-        sd: sample standard deviation, over n - 1; None for a single seed.
-    """
+    """A mean over seeds. `sd`: sample standard deviation, over n - 1; None for a single seed."""
 
     values: tuple[float, ...]
     mean: float
@@ -124,11 +120,9 @@ def next_level(level: float) -> float:
 
 @dataclass(frozen=True)
 class Difference:
-    """Paired difference of two methods, over seeds that both were trained from, or over folds.
-
-    Args:
-        over_images: the same mean with the bootstrap's interval over seeds and test images; None where predictions of
-            single images are not known.
+    """Paired difference of two methods, over seeds that both were trained from, or over folds. `over_images`: the same
+    mean with the bootstrap's interval over seeds and test images; None where predictions of single images are not
+    known.
     """
 
     over_seeds: Estimate

@@ -119,11 +119,8 @@ def measure_step_times(
     now: Callable[[], float] = time.perf_counter,
     patience: float = 1.0,
 ) -> StepTimes:
-    """Begin an ordinary training, end it after a few steps, and remove its files.
-
-    Args:
-        now: a clock; `time.process_time` counts the time of the processors.
-        patience: factor on `MAX_STEPS` and `MAX_SECONDS`.
+    """Begin an ordinary training, end it after a few steps, and remove its files. `now`: a clock; `time.process_time`
+    counts the time of the processors. `patience`: factor on `MAX_STEPS` and `MAX_SECONDS`.
     """
     if config.method_class.closed_form:
         raise UserError(

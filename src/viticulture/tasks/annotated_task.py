@@ -91,11 +91,8 @@ class AnnotatedTask(Task):
         baseline: Any = None,
         threshold: float | None = None,
     ) -> Found:
-        """Evaluate a network on images.
-
-        Args:
-            baseline: of `baseline`; None leaves it out.
-            threshold: score from which boxes count; None takes the best of these images.
+        """Evaluate a network on images. `baseline`: of `baseline`; None leaves it out. `threshold`: score from which
+        boxes count; None takes the best of these images.
         """
 
     @abstractmethod

@@ -49,10 +49,8 @@ class ReliabilityBin:
 
 @dataclass(frozen=True)
 class WithoutCopies:
-    """Accuracy on the images that have no near-duplicates among the training images.
-
-    Args:
-        copies: how many images have some, and are left out here.
+    """Accuracy on the images that have no near-duplicates among the training images. `copies`: how many images have
+    some, and are left out here.
     """
 
     copies: int
@@ -158,10 +156,8 @@ class Mistake:
 
 
 def evaluate_predictions(predictions: Predictions, classes: Sequence[str], k: int = 5) -> ClassificationResult:
-    """Compute the numbers of predictions.
-
-    A tie goes to the class that comes first. Probabilities that underflow to zero count as the smallest
-    normal float32 in the likelihood, so that it stays finite.
+    """Compute the numbers of predictions. A tie goes to the class that comes first. Probabilities that underflow to
+    zero count as the smallest normal float32 in the likelihood, so that it stays finite.
     """
     probabilities, labels, C = predictions.probabilities, predictions.labels, len(classes)
     _check(predictions, C)

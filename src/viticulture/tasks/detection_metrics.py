@@ -284,11 +284,8 @@ def best_threshold(classes: Sequence[Ranked]) -> float:
 
 def pairs(detections: DetectedObjects, true: Objects, threshold: float) -> tuple[dict[int, int], list[int], list[int]]:
     """Match boxes of an image to objects, whatever their classes: each takes the free one that it overlaps most.
-
-    Args:
-        true: M objects; crowds take any number of boxes and are never missed.
-
-    Returns: numbers of box -> object where they overlap by half at least; boxes that are none; objects that are missed.
+    `true`: M objects; crowds take any number of boxes and are never missed. Returns: numbers of box -> object where
+    they overlap by half at least; boxes that are none; objects that are missed.
     """
     counted = np.flatnonzero(detections.scores >= threshold)
     crowd = true.crowd.numpy()

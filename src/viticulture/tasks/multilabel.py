@@ -38,11 +38,8 @@ CHOSEN = (
 
 @dataclass(frozen=True)
 class LabelsPrediction(Prediction):
-    """The labels of one image.
-
-    Args:
-        name: the file; bytes of its name that are no text as Python escapes.
-        labels: the most probable first: those from their thresholds on, or as many as requested.
+    """The labels of one image. `name`: the file; bytes of its name that are no text as Python escapes. `labels`: the
+    most probable first: those from their thresholds on, or as many as requested.
     """
 
     name: str
@@ -74,10 +71,8 @@ class LabelsPrediction(Prediction):
 
 
 class Multilabel(ImageTask):
-    """Any number of labels an image.
-
-    Thresholds are those of the best F1 on validation images, by label; one half without any. A split none of whose
-    images shows a label is left out, as it has no average precision.
+    """Any number of labels an image. Thresholds are those of the best F1 on validation images, by label; one half
+    without any. A split none of whose images shows a label is left out, as it has no average precision.
     """
 
     name = "multilabel"

@@ -69,11 +69,8 @@ class RegressionResult:
 
 
 def evaluate_numbers(predictions: Predictions, mean: float | None = None) -> RegressionResult:
-    """Compute the numbers of predictions [N, 1] for labels [N].
-
-    Args:
-        predictions: of N >= 1 images.
-        mean: of the training images' labels.
+    """Compute the numbers of predictions [N, 1] for labels [N]. `predictions`: of N >= 1 images. `mean`: of the
+    training images' labels.
     """
     check_finite(predictions.probabilities)
     predicted, true = predictions.probabilities[:, 0].double().numpy(), predictions.labels.double().numpy()

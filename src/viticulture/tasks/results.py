@@ -232,11 +232,8 @@ class OtherImages:
 
 @dataclass(frozen=True, eq=False)
 class SavedPredictions:
-    """Predictions for N images.
-
-    Args:
-        predicted: [N] classes int32, [N, C] labels bool, or [N] numbers.
-        probabilities: [N, K] float16; None where they were not read, and of numbers.
+    """Predictions for N images. `predicted`: [N] classes int32, [N, C] labels bool, or [N] numbers. `probabilities`:
+    [N, K] float16; None where they were not read, and of numbers.
     """
 
     predicted: NDArray[Any]

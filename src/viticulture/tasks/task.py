@@ -85,11 +85,7 @@ class Predictor(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Exported:
-    """A network for an ONNX file.
-
-    Args:
-        metadata: of the file, besides those of its graph.
-    """
+    """A network for an ONNX file. `metadata`: of the file, besides those of its graph."""
 
     network: nn.Module
     data_spec: DataSpec

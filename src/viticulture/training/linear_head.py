@@ -179,12 +179,8 @@ def first_device(engine: Engine) -> torch.device:
 
 
 def fit_head(session: "Session", metadata: dict[str, Any]) -> None:
-    """Train the classifier of a session's frozen student, and write its weights and metrics into the run.
-
-    Args:
-        metadata: for the weights' config.json.
-
-    Raises: UserError, as `probe_head`.
+    """Train the classifier of a session's frozen student, and write its weights and metrics into the run. `metadata`:
+    for the weights' config.json. Raises: UserError, as `probe_head`.
     """
     began, method, config, run = time.perf_counter(), session.method, session.config, session.run
     device = first_device(config.engine)

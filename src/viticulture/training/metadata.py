@@ -55,12 +55,8 @@ _ABSENT = object()
 
 
 def check_metadata(path: Path, content: Mapping[str, Any], types: Mapping[str, Any], whole: bool = True) -> None:
-    """Compare a JSON file's content with types.
-
-    Args:
-        types: dotted key -> annotation; a key with a question mark may be missing.
-
-    Raises: UserError naming the key and its value.
+    """Compare a JSON file's content with types. `types`: dotted key -> annotation; a key with a question mark may be
+    missing. Raises: UserError naming the key and its value.
     """
     for key, kind in types.items():
         name, value = key.rstrip("?"), content

@@ -47,11 +47,8 @@ class Input(Protocol):
 def evaluation_batches(
     images: Images, expected: Input, batch_size: int, device: torch.device, crop: Crop | None = None
 ) -> Iterator[Batch]:
-    """Yield every image once, in order, unchanged but for size; the last batch may be smaller.
-
-    Args:
-        expected: image size, mean and standard deviation.
-        crop: null takes the largest centered part of the input's shape.
+    """Yield every image once, in order, unchanged but for size; the last batch may be smaller. `expected`: image size,
+    mean and standard deviation. `crop`: null takes the largest centered part of the input's shape.
     """
     normalize = evaluation_view(expected).normalize
     for numbers, view in evaluation_views(images, expected, batch_size, device, crop):

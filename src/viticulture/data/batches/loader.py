@@ -40,11 +40,8 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True)
 class Shard:
-    """This process's part of every batch.
-
-    Args:
-        workers: processes that prepare batches ahead, on the CPU; null takes none for cached images and one a core, up
-            to eight, for streamed ones. They start with the first batch and stay.
+    """This process's part of every batch. `workers`: processes that prepare batches ahead, on the CPU; null takes none
+    for cached images and one a core, up to eight, for streamed ones. They start with the first batch and stay.
     """
 
     rank: int = 0
@@ -54,11 +51,8 @@ class Shard:
 
 @dataclass(frozen=True)
 class Draw:
-    """Everything random in this process's part of a step.
-
-    Args:
-        u: for each view [B, columns] uniform numbers.
-        batch_u: for each view the numbers of the whole batch.
+    """Everything random in this process's part of a step. `u`: for each view [B, columns] uniform numbers. `batch_u`:
+    for each view the numbers of the whole batch.
     """
 
     numbers: Tensor

@@ -51,12 +51,8 @@ def is_tiff(start: bytes) -> bool:
 
 
 def npy_header(file: BinaryIO, length: int | None = None) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Read shape and type of an open .npy.
-
-    Args:
-        length: bytes of the file, to check that it holds as many numbers as the header says; None checks nothing.
-
-    Raises: ValueError for a damaged header, and one of more numbers than follow.
+    """Read shape and type of an open .npy. `length`: bytes of the file, to check that it holds as many numbers as the
+    header says; None checks nothing. Raises: ValueError for a damaged header, and one of more numbers than follow.
     """
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0

@@ -260,13 +260,9 @@ def reason(error: BaseException) -> str:
 
 
 def as_pixels(image: Any) -> Decoded:
-    """Convert one image of any library to what `decode` takes: numbers [H, W, C], or Pillow's picture, loaded.
-
-    Args:
-        image: Pillow's; an array [H, W] or [H, W, C]; a tensor [H, W] or [C, H, W], or [H, W, C] of one or three
-            channels.
-
-    Raises: UserError for anything else, and for a closed picture; any error of Pillow's for a damaged one.
+    """Convert one image of any library to what `decode` takes: numbers [H, W, C], or Pillow's picture, loaded. `image`:
+    Pillow's; an array [H, W] or [H, W, C]; a tensor [H, W] or [C, H, W], or [H, W, C] of one or three channels. Raises:
+    UserError for anything else, and for a closed picture; any error of Pillow's for a damaged one.
     """
     if isinstance(image, Image.Image):
         if isinstance(image, ImageFile) and image.tile and image.fp is None:

@@ -34,11 +34,8 @@ class Unfit(ValueError):
 
 @dataclass(frozen=True)
 class PixelFormat:
-    """Channels and value range of decoded images.
-
-    Args:
-        range: values that become black and white; empty takes those of the type: 0 and 255, 0 and 65535, of floats 0
-            and 1.
+    """Channels and value range of decoded images. `range`: values that become black and white; empty takes those of the
+    type: 0 and 255, 0 and 65535, of floats 0 and 1.
     """
 
     channels: int | None = 3
@@ -50,11 +47,8 @@ class PixelFormat:
         return "" if self == RGB else f"{self.channels} channels {self.range}"
 
     def __call__(self, values: NDArray[Any]) -> Pixels:
-        """Convert values [H, W] or [H, W, C], of any numbers.
-
-        One channel is repeated three times; three are converted to gray where one is requested.
-
-        Raises: Unfit for another number of channels, or an unknown value range.
+        """Convert values [H, W] or [H, W, C], of any numbers. One channel is repeated three times; three are converted
+        to gray where one is requested. Raises: Unfit for another number of channels, or an unknown value range.
         """
         values = values[..., None] if values.ndim == 2 else values
         if values.ndim != 3 or not values.size:

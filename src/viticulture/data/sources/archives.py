@@ -26,11 +26,8 @@ _UTF_8, _WINDOWS = 0x800, 0  # flag of a zip's member; system that made it
 
 
 class Span(NamedTuple):
-    """Position of a member.
-
-    Args:
-        offset: of its local header (zip) or of its bytes (tar).
-        checksum: CRC-32 of the file (zip), else 0.
+    """Position of a member. `offset`: of its local header (zip) or of its bytes (tar). `checksum`: CRC-32 of the file
+    (zip), else 0.
     """
 
     name: str

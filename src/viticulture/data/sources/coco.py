@@ -109,10 +109,8 @@ def open_coco(path: Path) -> Source:
 
 @dataclass(frozen=True)
 class Numbering:
-    """Names of a list's images and classes.
-
-    Args:
-        sizes: file -> declared height and width, pixels; None where the list does not say.
+    """Names of a list's images and classes. `sizes`: file -> declared height and width, pixels; None where the list
+    does not say.
     """
 
     images: Mapping[Path, int | float | str]

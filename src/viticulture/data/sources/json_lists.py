@@ -39,10 +39,8 @@ class Entry(NamedTuple):
 
 
 def open_json(path: Path) -> Source:
-    """Open a list.
-
-    Several classes of an image are joined (several.py). Raises: UserError for other JSON, images with boxes, or files
-    that are missing.
+    """Open a list. Several classes of an image are joined (several.py). Raises: UserError for other JSON, images with
+    boxes, or files that are missing.
     """
     if re.fullmatch(r"(train|val).*", path.stem):
         return open_inaturalist(path)

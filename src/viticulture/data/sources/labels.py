@@ -86,10 +86,8 @@ def without_label(labels: Sequence[str | None]) -> np.ndarray | None:
 
 
 def classify(labels: Sequence[str | None], also: Iterable[str] = ()) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return printable class names in natural order, and labels [N] int64, their positions, -1 for none.
-
-    Args:
-        labels: class name of each image; empty for none of the classes, None for unlabeled.
+    """Return printable class names in natural order, and labels [N] int64, their positions, -1 for none. `labels`:
+    class name of each image; empty for none of the classes, None for unlabeled.
     """
     same = {name: unicodedata.normalize("NFC", readable(name)) for name in {*labels, *also} if name}
     classes = tuple(sorted(set(same.values()), key=natural))

@@ -76,12 +76,9 @@ def open_masks(root: Path) -> Source:
 
 
 def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int = 1) -> np.ndarray:
-    """Read a mask as [H, W] uint8 of classes, 255 for none.
-
-    Args:
-        turn: EXIF orientation of its image, by which a mask in the orientation of the file is turned.
-
-    Raises: UserError for another size, for colors, and for values without a class.
+    """Read a mask as [H, W] uint8 of classes, 255 for none. `turn`: EXIF orientation of its image, by which a mask in
+    the orientation of the file is turned. Raises: UserError for another size, for colors, and for values without a
+    class.
     """
     image = _loaded(path)
     if image.mode not in ("P", "L", "1", "I;16", "I"):

@@ -55,11 +55,7 @@ Label = str | float | None
 
 
 class Part(NamedTuple):
-    """The images of one split.
-
-    Args:
-        damaged: image whose label could not be read because it is damaged -> reason.
-    """
+    """The images of one split. `damaged`: image whose label could not be read because it is damaged -> reason."""
 
     pixels: Callable[[int], Decoded]
     labels: list[Label]

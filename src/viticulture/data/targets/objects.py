@@ -119,10 +119,8 @@ NO_OBJECTS = Objects.of([], [])
 
 @dataclass(frozen=True, eq=False)
 class MaskFiles:
-    """Masks whose pixels are classes, one file per image.
-
-    Args:
-        values: [256] uint8, for each pixel value its class, 255 for none, 254 for a value that has no meaning.
+    """Masks whose pixels are classes, one file per image. `values`: [256] uint8, for each pixel value its class, 255
+    for none, 254 for a value that has no meaning.
     """
 
     paths: list[Path]

@@ -83,10 +83,8 @@ class Placement:
         return torch.stack([placed[:, 0::2].clamp(0, width), placed[:, 1::2].clamp(0, height)], 2).flatten(1).float()
 
     def mask(self, i: int, pixels: Tensor, outside: int) -> Tensor:
-        """Map values of image i to the canvas, the nearest at each place, and `outside` beyond the image.
-
-        Args:
-            pixels: [h, w] of the original's shape, whatever its size: the original's pixels or the cache's.
+        """Map values of image i to the canvas, the nearest at each place, and `outside` beyond the image. `pixels`:
+        [h, w] of the original's shape, whatever its size: the original's pixels or the cache's.
         """
         rows, columns = (self._places(i, axis, pixels.shape[axis]) for axis in (0, 1))
         height, width = self.extents[i].tolist()

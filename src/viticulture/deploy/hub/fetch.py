@@ -19,12 +19,9 @@ USED = ("run.json", "recipe.yaml", "evaluation.json", "weights/*")
 
 
 def located(run: str) -> str:
-    """Return the folder of a run; of one on the Hub, that of the download.
-
-    Args:
-        run: a folder, which is returned unchanged; or hf-hub:USER/NAME[@REVISION].
-
-    Raises: UserError if there is no such repository, it holds no run, or the Hub cannot be reached.
+    """Return the folder of a run; of one on the Hub, that of the download. `run`: a folder, which is returned
+    unchanged; or hf-hub:USER/NAME[@REVISION]. Raises: UserError if there is no such repository, it holds no run, or the
+    Hub cannot be reached.
     """
     if not run.startswith(HUB):
         return run

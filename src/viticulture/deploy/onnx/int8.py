@@ -43,11 +43,8 @@ FILES = 4
 
 @dataclass(frozen=True)
 class Cost:
-    """Accuracy, size and time of one file.
-
-    Args:
-        top1: accuracy on the test images, in [0, 1].
-        milliseconds: processor time of a single image, median, on one thread.
+    """Accuracy, size and time of one file. `top1`: accuracy on the test images, in [0, 1]. `milliseconds`: processor
+    time of a single image, median, on one thread.
     """
 
     top1: float
@@ -57,10 +54,8 @@ class Cost:
 
 @dataclass(frozen=True)
 class Quantized:
-    """An int8 file compared with the float32 file of the same student.
-
-    Args:
-        same: share of the test images for which both predict the same class.
+    """An int8 file compared with the float32 file of the same student. `same`: share of the test images for which both
+    predict the same class.
     """
 
     path: Path

@@ -61,12 +61,8 @@ _FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
 
 
 def corrupt(image: np.ndarray, corruption: str, severity: int, seed: int, number: int) -> np.ndarray:
-    """Corrupt an image, with the strength of the published set of the nearest size.
-
-    Args:
-        image: [H, W, 3] uint8, at least 8 pixels a side.
-
-    Returns: [H, W, 3] uint8; clipped to [0, 255] and rounded down, like the published sets.
+    """Corrupt an image, with the strength of the published set of the nearest size. `image`: [H, W, 3] uint8, at least
+    8 pixels a side. Returns: [H, W, 3] uint8; clipped to [0, 255] and rounded down, like the published sets.
     """
     numbers = level(corruption, severity, min(image.shape[:2]))
     draw = np.random.default_rng((seed, number, CORRUPTIONS.index(corruption), severity))
@@ -76,11 +72,8 @@ def corrupt(image: np.ndarray, corruption: str, severity: int, seed: int, number
 
 @dataclass(frozen=True, eq=False)
 class CleanImages:
-    """Images in the size of the network's input, before normalization.
-
-    Args:
-        numbers: [N] of the images in their split; they seed the noise, so that a part of a split is corrupted like the
-            whole.
+    """Images in the size of the network's input, before normalization. `numbers`: [N] of the images in their split;
+    they seed the noise, so that a part of a split is corrupted like the whole.
     """
 
     open: Callable[[], Batches]
@@ -98,10 +91,8 @@ class CleanImages:
 
 
 def corrupted_batches(clean: CleanImages, corruption: str, severity: int, budget: int) -> Batches:
-    """Corrupt images, or read them from the cache; the result does not depend on earlier calls.
-
-    Args:
-        budget: bytes that all corruptions of these images may take in the cache; beyond it they are not cached.
+    """Corrupt images, or read them from the cache; the result does not depend on earlier calls. `budget`: bytes that
+    all corruptions of these images may take in the cache; beyond it they are not cached.
     """
     height, width = clean.size
     folder = cache_folder() / "decoded"

@@ -61,13 +61,9 @@ class SharedParameter:
 
 
 class SharedLayer(nn.Module):
-    """A layer whose parameters lie on another module's storage, with separate gradients.
-
-    They follow the owner's to any device, if the owner moves first. They are in no state dict and no optimizer: the
-    owner's are saved and stepped.
-
-    Args:
-        shared: the parameters, by their name in this layer.
+    """A layer whose parameters lie on another module's storage, with separate gradients. They follow the owner's to any
+    device, if the owner moves first. They are in no state dict and no optimizer: the owner's are saved and stepped.
+    `shared`: the parameters, by their name in this layer.
     """
 
     def __init__(self, shared: dict[str, SharedParameter]) -> None:
@@ -123,11 +119,8 @@ class SharedConv(SharedLayer):
 
 
 class SharedMlp(SharedLayer):
-    """A ViT's MLP on every pixel. Shape: [B, D, H, W] -> [B, D, H, W].
-
-    Args:
-        mlp: timm's MLP with a GELU.
-        dropout: of its hidden units.
+    """A ViT's MLP on every pixel. Shape: [B, D, H, W] -> [B, D, H, W]. `mlp`: timm's MLP with a GELU. `dropout`: of its
+    hidden units.
     """
 
     def __init__(self, mlp: nn.Module, dropout: float) -> None:

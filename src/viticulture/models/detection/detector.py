@@ -134,10 +134,7 @@ class Detector(nn.Module):
 
     def losses(self, images: Tensor, targets: list[Target]) -> dict[str, Tensor]:
         """torchvision's terms: objectness and box of proposals, class and box of objects, mask; means, no weights.
-
-        Args:
-            images: [B, channels, H, W], normalized.
-            targets: one an image; an image without objects has boxes [0, 4].
+        `images`: [B, channels, H, W], normalized. `targets`: one an image; an image without objects has boxes [0, 4].
         """
         theirs = [{**target, "labels": target["labels"] + 1} for target in targets]  # 0 is the background
         listed, maps = _listed(images), self.maps(images)

@@ -59,11 +59,7 @@ def detector(
 def segmenter(
     student: nn.Module, data_spec: DataSpec, *, blocks: Sequence[int] = (), dropout: float = 0.0
 ) -> Segmenter:
-    """Build a segmenter around a student.
-
-    Args:
-        blocks: numbers of the blocks whose maps are read; if empty, the last one.
-    """
+    """Build a segmenter around a student. `blocks`: numbers of the blocks whose maps are read; empty takes the last."""
     if not 0 <= dropout < 1:
         raise UserError(f"method.dropout must lie in [0, 1), got {dropout}")
     backbone = MapBackbone(student, data_spec.image_size, blocks, channels=data_spec.channels)

@@ -24,10 +24,7 @@ SCALES = (4.0, 2.0, 1.0, 0.5)
 
 class SimpleFeaturePyramid(nn.Module):
     """[B, D, h, w] -> "0" to "3", [B, width, s h, s w] for scales s, finest first, and "pool", half as large as "3".
-
-    Args:
-        dim: D, a multiple of 4.
-        width: channels of every level.
+    `dim`: D, a multiple of 4. `width`: channels of every level.
     """
 
     def __init__(self, dim: int, width: int) -> None:

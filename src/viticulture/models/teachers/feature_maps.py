@@ -33,11 +33,8 @@ Maps = dict[PatchGrid, list[Tensor]]
 
 @dataclass(frozen=True)
 class TeacherMaps:
-    """A frozen CNN and the widths of its maps.
-
-    Args:
-        frozen: the student's images, [B, 3, H, W] -> `Maps`.
-        channels: name of a stage -> its number of maps, first stage first.
+    """A frozen CNN and the widths of its maps. `frozen`: the student's images, [B, 3, H, W] -> `Maps`. `channels`: name
+    of a stage -> its number of maps, first stage first.
     """
 
     frozen: Frozen

@@ -59,11 +59,8 @@ def check(student: Any) -> VisionTransformer:
 
 
 def embed(student: VisionTransformer, images: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Tokens before the first block, prefix tokens first: [B, C, H, W] -> [B, prefix + K, D].
-
-    Args:
-        images: normalized.
-        visible: [B, K] numbers of the patches to embed; None embeds all. Others are not computed.
+    """Tokens before the first block, prefix tokens first: [B, C, H, W] -> [B, prefix + K, D]. `images`: normalized.
+    `visible`: [B, K] numbers of the patches to embed; None embeds all. Others are not computed.
     """
     patches = patchify(images, student.patch_embed.patch_size)
     prefix_table, table = position_tables(student)

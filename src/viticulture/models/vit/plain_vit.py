@@ -142,10 +142,8 @@ def build(
 
 
 def build_sparse(name: str, pretrained: bool = False, free_alpha: bool = False, **options: Any) -> VisionTransformer:
-    """Build the network named without its ending, with sparse attention; options as for `build`.
-
-    Args:
-        free_alpha: alpha is unbounded and decays to 0, as in the authors' code.
+    """Build the network named without its ending, with sparse attention; options as for `build`. `free_alpha`: alpha is
+    unbounded and decays to 0, as in the authors' code.
     """
     attention = FreeSparseAttention if free_alpha else SparseAttention
     sparse = partial(build, name.removesuffix("_sparse"), attention=attention)

@@ -55,11 +55,7 @@ LAST_LAYERS = ("attn.proj", "mlp.fc2")
 
 
 def strip_prefixes(stored: Any, key: str = "") -> State:
-    """Return the named tensors of a file's content, if any.
-
-    Args:
-        key: of WRAPPERS; empty takes the first that exists.
-
+    """Return the named tensors of a file's content, if any. `key`: of WRAPPERS; empty takes the first that exists.
     Raises: UserError if there is no such key.
     """
     while found := wrappers(stored):

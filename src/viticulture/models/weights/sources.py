@@ -101,12 +101,7 @@ class Description:
 
 
 def describe(source: str, architecture: str = "") -> Description:
-    """Describe the network of a source.
-
-    Args:
-        source: see the module.
-        architecture: of a file that is named alone.
-
+    """Describe the network of a source. `source`: see the module. `architecture`: of a file that is named alone.
     Raises: UserError for a source that does not exist, and for a file alone without an architecture.
     """
     if (folder := find_weights(source)) is not None:
@@ -225,9 +220,7 @@ def _assumed(net: Any) -> DataSpec:
 
 def find_weights(source: str) -> Path | None:
     """Return the folder of weights of a source: a folder, or inside a run, or around its model.safetensors; None where
-    the source is nothing of these.
-
-    Raises: UserError if a folder holds no weights.
+    the source is nothing of these. Raises: UserError if a folder holds no weights.
     """
     path = Path(source.removeprefix(LOCAL))
     if not path.is_dir():
@@ -273,12 +266,9 @@ def place_of(source: str) -> Path:
 
 
 def fetch(name: str) -> Any:
-    """Load a timm model with pretrained weights, from timm's cache or the network.
-
-    Args:
-        name: with or without a tag, such as vit_tiny_patch16_224.augreg_in21k; or hf-hub:OWNER/NAME.
-
-    Raises: UserError if there is no such model, or its weights cannot be fetched.
+    """Load a timm model with pretrained weights, from timm's cache or the network. `name`: with or without a tag, such
+    as vit_tiny_patch16_224.augreg_in21k; or hf-hub:OWNER/NAME. Raises: UserError if there is no such model, or its
+    weights cannot be fetched.
     """
     if not name.startswith(HUB):
         _check_pretrained_name(name)
