@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..config.resolve import Config
 from ..config.schema import of_class
-from ..data.batches.batch import Batch
+from ..data.batches.targets import Batch
 from ..data.image_set import Images
 from ..errors import UserError
 from ..keywords import rebuilt

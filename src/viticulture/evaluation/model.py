@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from ..config.resolve import Config
 from ..config.schema import of_class
-from ..data.batches.batch import Batch
 from ..data.batches.evaluation import evaluation_batches, evaluation_view, evaluation_views, usual_batch
 from ..data.batches.loader import CPU
+from ..data.batches.targets import Batch
 from ..data.dataset import ImageSettings
 from ..data.image_set import Images
 from ..data.image_settings import CROP_MODES, Fitting

@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..config.resolve import Config
-from ..data.batches.batch import Batch
+from ..data.batches.targets import Batch
 from ..data.dataset import Dataset
 from ..data.image_set import Images
 from ..errors import UserError

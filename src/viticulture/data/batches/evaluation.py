@@ -15,9 +15,8 @@ from ..transforms.placement import Placement, placement
 from ..transforms.transform import send
 from ..transforms.view import Augment
 from ..workers import ahead, worker_count
-from .batch import Batch
 from .loader import fetch
-from .targets import crowd_batch, target_batch
+from .targets import Batch, crowd_batch, target_batch
 
 WHOLE = Letterbox()
 """The crop of images for detectors and segmenters."""

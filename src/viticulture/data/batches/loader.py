@@ -26,9 +26,8 @@ from ..transforms.resample import ImageBatch
 from ..transforms.transform import send
 from ..transforms.view import Augment
 from ..workers import ahead, worker_count
-from .batch import TEACHER_IMAGE, Batch
 from .sampling import NATURAL, Sampling, repeated, seeded
-from .targets import target_batch
+from .targets import TEACHER_IMAGE, Batch, target_batch
 
 CPU = torch.device("cpu")
 GROUP = 2**24

@@ -30,8 +30,7 @@ from ...disk import partial_path
 from ...errors import UserError
 from ...evaluation.model import EvaluatedModel
 from ...outputs import check_out
-from .export import to_onnx
-from .graph import Finish, check_ending, check_installed
+from .graph import Finish, check_ending, check_installed, to_onnx
 
 CALIBRATION = 256
 """Training images that determine the scales."""
