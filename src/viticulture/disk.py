@@ -110,10 +110,7 @@ def _machine() -> str:
     """Return 8 hexadecimal digits of the scope of process ids: a machine since its boot, or a container."""
     scope = [socket.gethostname()]
     with suppress(OSError):  # Linux only
-        scope += [
-            Path("/proc/sys/kernel/random/boot_id").read_text("utf-8"),
-            str(Path("/proc/self/ns/pid").readlink()),
-        ]
+        scope += [Path("/proc/sys/kernel/random/boot_id").read_text("utf-8"), str(Path("/proc/self/ns/pid").readlink())]
     return hashlib.sha256(" ".join(scope).encode()).hexdigest()[:8]
 
 

@@ -21,10 +21,7 @@ def cores() -> int:
 
 
 def in_parallel(
-    work: Callable[[int], _T],
-    items: Sequence[int],
-    progress: Progress | None = None,
-    threads: int | None = None,
+    work: Callable[[int], _T], items: Sequence[int], progress: Progress | None = None, threads: int | None = None
 ) -> Iterator[_T]:
     """Yield the results of `work` in the order of the items, computed by threads slightly ahead."""
     threads = threads or cores()

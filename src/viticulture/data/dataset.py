@@ -282,11 +282,7 @@ def _resolved(source: Source, image_settings: ImageSettings) -> tuple[Source, Im
 
 
 def _read(
-    source: Source,
-    splits: Splits,
-    image_settings: ImageSettings,
-    skip_unreadable: bool,
-    progress: Progress | None,
+    source: Source, splits: Splits, image_settings: ImageSettings, skip_unreadable: bool, progress: Progress | None
 ) -> _Read:
     used = np.sort(np.concatenate(list(splits.values())))
     side = image_settings.cache_size

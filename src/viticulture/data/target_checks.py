@@ -45,10 +45,7 @@ def counts(classes: Sequence[str], held: Annotations) -> Tensor:
 
 
 def warnings_of(
-    classes: Sequence[str],
-    held: Mapping[str, Annotations],
-    needed: Mapping[str, NDArray[np.float32]],
-    image_size: int,
+    classes: Sequence[str], held: Mapping[str, Annotations], needed: Mapping[str, NDArray[np.float32]], image_size: int
 ) -> list[str]:
     """Warnings about the splits of a training. `needed`: image sizes that classes of masks need, [N, 256] of each split
     (`needed_of_mask`); empty of objects. Raises: UserError where nothing is left to train on.

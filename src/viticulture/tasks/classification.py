@@ -26,12 +26,7 @@ from ..outputs import csv_text
 from ..scores.calibration import MIN_IMAGES, fit_temperature
 from ..table import MAX_ROWS, Cell, Column, Table, percent, unread
 from ..training.run_inputs import config_of
-from .classification_metrics import (
-    ClassificationResult,
-    evaluate_predictions,
-    most_confident_mistakes,
-    without_copies,
-)
+from .classification_metrics import ClassificationResult, evaluate_predictions, most_confident_mistakes, without_copies
 from .classification_page import classification_page, copies_sentence, per_class, summary
 from .figures import LineChart, TaskPage, TaskSection
 from .image_task import ImageTask

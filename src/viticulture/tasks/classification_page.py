@@ -9,12 +9,7 @@ from ..evaluation.model import ONE_HEAD
 from ..scores.calibration import MIN_IMAGES as MIN_FITTED
 from ..scores.confusion import most_confused
 from ..table import Cell, Column, Table, percent
-from .classification_metrics import (
-    ClassificationResult,
-    ReliabilityBin,
-    Uncalibrated,
-    joined,
-)
+from .classification_metrics import ClassificationResult, ReliabilityBin, Uncalibrated, joined
 from .figures import HeatMap, LineChart, Part, Pictures, RowChart, TaskPage, TaskSection
 from .results import Results, named
 from .task import compared

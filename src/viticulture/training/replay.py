@@ -138,11 +138,7 @@ class Memory:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        budget: Budget,
-        place_of: Callable[[Tensor], tuple[int, int] | None],
-        device: torch.device,
+        self, folder: Path, budget: Budget, place_of: Callable[[Tensor], tuple[int, int] | None], device: torch.device
     ) -> None:
         self.folder, self.budget, self.place_of, self.device = folder, budget, place_of, device
         self.kind: tuple[torch.dtype, tuple[int, ...]] | None = self._read_kind()

@@ -125,7 +125,8 @@ class Loader:
             key = self.epoch, self.next
             if self._running is None or self._running[0] != key:  # the first step, or a jump
                 self._running = None  # ends its workers
-                self._running = key, self._steps_from(*key)
+                skipped = self.next % self.at_once  # groups are those of the whole epoch, see `_batches_from`
+                self._running = key, islice(self._batches_from(self.epoch, self.next - skipped), skipped, None)
             running = self._running[1]
             batch = next(running)
             self.next += 1
@@ -175,21 +176,18 @@ class Loader:
         return self._order[1]
 
     def _at_once(self) -> int:
-        """Return the number of steps whose views are made together."""
-        if self.device.type == "cpu":
+        """Return the steps whose views a GPU makes together, at least 1; streamed images come step by step."""
+        if self.device.type == "cpu" or not isinstance(self.images, CachedImages):
             return 1
-        return steps_at_once(self.images, self.augments, self.batch_size // self.shard.world)
+        pixels = self.batch_size // self.shard.world * max(math.prod(augment.image_size) for augment in self.augments)
+        return max(1, GROUP // pixels)
 
-    def _steps_from(self, epoch: int, step: int) -> Iterator[Batch]:
-        """Yield the batches of every step from one on, without end.
+    def _batches_from(self, epoch: int, step: int) -> Iterator[Batch]:
+        """Yield the batches of every step from the first one of a group on, without end.
 
         Steps go through the stages in groups (`at_once`), as the views of an image depend on its own numbers alone.
         The groups are those of the whole epoch: a GPU may round otherwise in a batch of another size.
         """
-        skipped = step % self.at_once
-        return islice(self._batches_from(epoch, step - skipped), skipped, None)
-
-    def _batches_from(self, epoch: int, step: int) -> Iterator[Batch]:
         prepared: Iterator[list[Tensor]] | None = None
         if self.workers:
             twin = copy.copy(self)  # to be pickled, where processes are not forked
@@ -262,12 +260,6 @@ def _joined(draws: Sequence[Draw]) -> Draw:
         return draws[0]
     columns = [torch.cat(tables) for tables in zip(*(draw.u for draw in draws), strict=True)]
     return Draw(torch.cat([draw.numbers for draw in draws]), columns, [])
-
-
-def steps_at_once(images: Images, augments: Sequence[Augment], batch_size: int) -> int:
-    """Number of steps whose views a GPU makes together, at least 1; streamed images come step by step."""
-    pixels = batch_size * max(math.prod(augment.image_size) for augment in augments)
-    return max(1, GROUP // pixels) if isinstance(images, CachedImages) else 1
 
 
 def resident(images: Images, device: torch.device) -> Images:

@@ -27,7 +27,8 @@ START = 8
 WHITE_IS_ZERO = 0
 _NO_LEVELS = {3: "numbers of a palette", 8: "CIELAB colors", 9: "ICCLab colors", 10: "ITULab colors"}
 """TIFF's tag 262 where numbers are neither gray nor shares of red, green and blue."""
-_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+NPY_START, TIFF_STARTS = b"\x93NUMPY", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+"""How the files begin."""
 
 
 class ArrayReader(NamedTuple):
@@ -38,16 +39,6 @@ class ArrayReader(NamedTuple):
 
     values: Callable[[BinaryIO], NDArray[Any]]
     shape: Callable[[BinaryIO], tuple[int, ...]]
-
-
-def is_npy(start: bytes) -> bool:
-    """Return whether a file that begins so is one of NumPy's."""
-    return start.startswith(b"\x93NUMPY")
-
-
-def is_tiff(start: bytes) -> bool:
-    """Return whether a file that begins so is a TIFF."""
-    return start.startswith(_TIFF)
 
 
 def npy_header(file: BinaryIO, length: int | None = None) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -138,9 +138,9 @@ def _array_reader(file: BinaryIO, pixel_format: PixelFormat) -> arrays.ArrayRead
     """Return the reader of a file's numbers where Pillow cannot read it, or would change them."""
     start = file.read(arrays.START)
     file.seek(0)
-    if arrays.is_npy(start):
+    if start.startswith(arrays.NPY_START):
         return arrays.NPY
-    if not arrays.is_tiff(start):
+    if not start.startswith(arrays.TIFF_STARTS):
         return None
     if pixel_format.channels not in (None, 1, 3):
         return arrays.TIFF
