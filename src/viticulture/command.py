@@ -118,17 +118,11 @@ def pair(word: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Command:
-    """A parsed command line.
+    """A parsed command line."""
 
-    Args:
-        function: in `api`.
-        keywords: its arguments.
-        print_config: only print the recipe.
-    """
-
-    function: Callable[..., Any]
-    keywords: dict[str, Any]
-    print_config: bool
+    function: Callable[..., Any]  # in `api`
+    keywords: dict[str, Any]  # its arguments
+    print_config: bool  # only print the recipe
 
 
 class Parser(argparse.ArgumentParser):

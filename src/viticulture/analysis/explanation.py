@@ -66,18 +66,13 @@ class ExplainOptions:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Attention statistics, CKA and Fourier amplitudes of a network, and pictures.
+    """Attention statistics, CKA and Fourier amplitudes of a network, and pictures."""
 
-    Args:
-        weights: best, last or ema of a run; "its" for any other network.
-        compared_with: name of the other network, or "".
-        cka: between this network's layers and the other's, [layers, other layers]; None without another one.
-    """
-
-    weights: str
+    weights: str  # best, last or ema of a run; "its" for any other network
     split: str
     analysis: LayerAnalysis
-    compared_with: str = ""
+    compared_with: str = ""  # name of the other network, or ""
+    # Between this network's layers and the other's, [layers, other layers]; None without another one.
     cka: Tensor | None = None
     features: Sequence[Gallery] = ()
     attention: Sequence[Gallery] = ()

@@ -36,25 +36,16 @@ EPSILON = 1e-6  # keeps the logarithm finite; the authors'
 
 @dataclass(frozen=True)
 class LayerAnalysis:
-    """Attention statistics, CKA and Fourier amplitudes, by layer from first to last.
-
-    Args:
-        distance: of attention, [h] per layer, pixels.
-        entropy: of attention, [h] per layer, nats.
-        uniform: distance and entropy of a head with uniform attention, one pair per layer.
-        cka: between every two layers' features, [layers, layers].
-        frequencies: of `amplitude`, units of pi per patch; empty for non-square grids.
-        amplitude: relative log amplitude of every layer's features, [layers, frequencies].
-    """
+    """Attention statistics, CKA and Fourier amplitudes, by layer from first to last."""
 
     images: int
     reading: str
-    distance: list[Tensor]
-    entropy: list[Tensor]
-    uniform: list[tuple[float, float]]
-    cka: Tensor
-    frequencies: list[float]
-    amplitude: Tensor
+    distance: list[Tensor]  # of attention, [h] per layer, pixels
+    entropy: list[Tensor]  # of attention, [h] per layer, nats
+    uniform: list[tuple[float, float]]  # distance and entropy of a head with uniform attention, one pair per layer
+    cka: Tensor  # between every two layers' features, [layers, layers]
+    frequencies: list[float]  # of `amplitude`, units of pi per patch; empty for non-square grids
+    amplitude: Tensor  # relative log amplitude of every layer's features, [layers, frequencies]
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers for JSON; null for NaN."""

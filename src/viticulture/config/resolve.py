@@ -47,18 +47,12 @@ norm bear their rate, which is most of the gain; matrices of a ViT's blocks do n
 
 @dataclass(frozen=True)
 class Config:
-    """A checked recipe with every default filled in: `config.train.epochs`, `config.images.image_size`.
+    """A checked recipe with every default filled in: `config.train.epochs`, `config.images.image_size`."""
 
-    Args:
-        name: a shipped recipe's name or a path.
-        values: section -> keyword -> value, plain YAML types, shared with nothing; read-only.
-        warnings: about automatic choices.
-        changes: dotted key -> what set it in place of the recipe, such as "command" or "budget".
-    """
-
-    name: str
-    values: dict[str, Any]
-    warnings: tuple[str, ...] = ()
+    name: str  # a shipped recipe's name or a path
+    values: dict[str, Any]  # section -> keyword -> value, plain YAML types, shared with nothing; read-only
+    warnings: tuple[str, ...] = ()  # about automatic choices
+    # Dotted key -> what set it in place of the recipe, such as "command" or "budget".
     changes: dict[str, str] = field(default_factory=dict)
     student: Student = field(init=False, repr=False, compare=False)
     data: DataSettings = field(init=False, repr=False, compare=False)

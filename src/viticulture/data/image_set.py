@@ -24,14 +24,10 @@ from .transforms.view import Augment
 
 @dataclass(frozen=True)
 class Records:
-    """Metadata of a split's images; all share length N.
+    """Metadata of a split's images; all share length N."""
 
-    Args:
-        labels: [N] int64, position of the class in the source's `classes`, -1 without a label; or [N, C] float32.
-        sizes: [N, 2] int32, height and width of the upright original, pixels; -1 where the image was not opened yet.
-    """
-
-    labels: Tensor
+    labels: Tensor  # [N] int64, position of the class in the source's `classes`, -1 without a label; or [N, C] float32
+    # [N, 2] int32, height and width of the upright original, pixels; -1 where the image was not opened yet.
     sizes: Tensor
     names: list[str]
 

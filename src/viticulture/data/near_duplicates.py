@@ -61,17 +61,11 @@ def thumbnail(image: Image.Image) -> Thumbnail | None:
 
 @dataclass(frozen=True, eq=False)
 class NearDuplicates:
-    """The near-duplicates among N images.
+    """The near-duplicates among N images."""
 
-    Args:
-        same: [N] int64, from 0 on; equal where images have the same pixels, or the same thumbnail.
-        pairs: [P, 2] int64, different numbers of `same` whose images are near-duplicates.
-        crowded: images with more candidates than are compared.
-    """
-
-    same: NDArray[np.int64]
-    pairs: NDArray[np.int64]
-    crowded: int = 0
+    same: NDArray[np.int64]  # [N] int64, from 0 on; equal where images have the same pixels, or the same thumbnail
+    pairs: NDArray[np.int64]  # [P, 2] int64, different numbers of `same` whose images are near-duplicates
+    crowded: int = 0  # images with more candidates than are compared
 
     @property
     def warnings(self) -> list[str]:

@@ -37,15 +37,7 @@ GUIDES = ("co_advise", "logits")
 
 @dataclass(frozen=True)
 class Agreement:
-    """Heads and teachers side by side; shares lie in [0, 1].
-
-    Args:
-        accuracy: of the student, of each head and of each teacher, by name.
-        divergence: for each head, nats from each teacher.
-        both_wrong: share of images on which both are wrong, for all pairs in the order of `accuracy`.
-        same_prediction: share of images on which both predict the same class, correct or not.
-        missing: why only `weights` and `split` are set; empty otherwise.
-    """
+    """Heads and teachers side by side; shares lie in [0, 1]."""
 
     weights: str
     split: str
@@ -53,11 +45,13 @@ class Agreement:
     rule: str = ""
     heads: tuple[str, ...] = ()
     teachers: tuple[str, ...] = ()
-    accuracy: Mapping[str, float] | None = None
-    divergence: tuple[tuple[float, ...], ...] = ()
+    accuracy: Mapping[str, float] | None = None  # of the student, of each head and of each teacher, by name
+    divergence: tuple[tuple[float, ...], ...] = ()  # for each head, nats from each teacher
+    # Share of images on which both are wrong, for all pairs in the order of `accuracy`.
     both_wrong: tuple[tuple[float, ...], ...] = ()
+    # Share of images on which both predict the same class, correct or not.
     same_prediction: tuple[tuple[float, ...], ...] = ()
-    missing: str = ""
+    missing: str = ""  # why only `weights` and `split` are set; empty otherwise
     checksum: str = ""
 
 

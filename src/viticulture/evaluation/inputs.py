@@ -127,11 +127,11 @@ def _named(place: int, image: ImageInput) -> Iterator[Item]:
 
 @dataclass(frozen=True, eq=False)
 class OpenedItems:
-    """Images as a run's cache holds them. `errors`: why an item could not be read; empty where it could."""
+    """Images as a run's cache holds them."""
 
     images: CachedImages | None
     names: list[str]
-    errors: list[str]
+    errors: list[str]  # why an item could not be read; empty where it could
 
 
 def open_items(model: EvaluatedModel, items: Sequence[Item], max_pixels: int | None = None) -> OpenedItems:

@@ -186,15 +186,11 @@ def _architecture(config: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class OutputHeads:
-    """The heads of a student.
+    """The heads of a student."""
 
-    Args:
-        names: class token first, then the teachers' as `guides.co_advise.teachers` calls them; one name for one head.
-        rule: which of them make the student's output: "class token", "mean of 3 heads" or "its one head".
-    """
-
+    # Class token first, then the teachers' as `guides.co_advise.teachers` calls them; one name for one head.
     names: tuple[str, ...]
-    rule: str
+    rule: str  # which of them make the student's output: "class token", "mean of 3 heads" or "its one head"
 
     def rule_with(self, views: TTAMode) -> str:
         """Name the heads that make the predictions, and the views of an image where there are several."""

@@ -76,12 +76,10 @@ class HeadInputs:
 
 @dataclass(frozen=True, eq=False)
 class TrainFeatures:
-    """Features of training images, and the similarity to them from which an image is like them. `features`: [M, D]
-    float16, of length 1. `threshold`: a cosine, in [-1, 1].
-    """
+    """Features of training images, and the similarity to them from which an image is like them."""
 
-    features: Tensor
-    threshold: float
+    features: Tensor  # [M, D] float16, of length 1
+    threshold: float  # a cosine, in [-1, 1]
 
     @classmethod
     def fitted(cls, train: Tensor, val: Tensor | None) -> "TrainFeatures":

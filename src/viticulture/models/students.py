@@ -49,17 +49,11 @@ def _factory_keywords() -> set[str]:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """timm's name of a student's architecture and the arguments that build it without this package.
+    """timm's name of a student's architecture and the arguments that build it without this package."""
 
-    Args:
-        name: as requested from `create_student`.
-        architecture: the name for `timm.create_model`; it differs from `name` for our plain ViTs.
-        arguments: keywords for `timm.create_model`, as JSON can hold them.
-    """
-
-    name: str
-    architecture: str
-    arguments: dict[str, Any]
+    name: str  # as requested from `create_student`
+    architecture: str  # the name for `timm.create_model`; it differs from `name` for our plain ViTs
+    arguments: dict[str, Any]  # keywords for `timm.create_model`, as JSON can hold them
 
 
 def matching(pattern: str = "") -> list[str]:

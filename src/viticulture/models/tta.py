@@ -33,12 +33,10 @@ MIDDLE, SMALL_MIDDLE = 0.1, 0.2
 
 @dataclass(frozen=True)
 class TTAView:
-    """One view of an image. `margin`: cut off at each edge, as a share of the side; the rest is resized to the same
-    size. `mirrored`: left and right exchanged.
-    """
+    """One view of an image."""
 
-    margin: float = 0.0
-    mirrored: bool = False
+    margin: float = 0.0  # cut off at each edge, as a share of the side; the rest is resized to the same size
+    mirrored: bool = False  # left and right exchanged
 
     def of(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> the same shape."""

@@ -31,10 +31,10 @@ ROWS = 2**12  # features that are standardized at once
 
 @dataclass(frozen=True)
 class LinearClassifiers:
-    """G linear classifiers of D features into C classes. `weight`: [G, C, D]. `bias`: [G, C]."""
+    """G linear classifiers of D features into C classes."""
 
-    weight: Tensor
-    bias: Tensor
+    weight: Tensor  # [G, C, D]
+    bias: Tensor  # [G, C]
     mean: Tensor
     std: Tensor
 
@@ -107,19 +107,12 @@ def eigen(covariance: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Loss:
-    """The losses of G classifiers, as a function of scaled coordinates.
+    """The losses of G classifiers, as a function of scaled coordinates."""
 
-    Args:
-        z: [N, D + 1], the last is 1.
-        labels: [N] int64.
-        scale: [G, 1, D + 1], of the coordinates.
-        decay: [G, 1, D + 1].
-    """
-
-    z: Tensor
-    labels: Tensor
-    scale: Tensor
-    decay: Tensor
+    z: Tensor  # [N, D + 1], the last is 1
+    labels: Tensor  # [N] int64
+    scale: Tensor  # [G, 1, D + 1], of the coordinates
+    decay: Tensor  # [G, 1, D + 1]
 
     def of(self, numbers: Tensor) -> "Loss":
         """Return the losses of some classifiers."""

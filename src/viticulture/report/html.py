@@ -73,16 +73,14 @@ class Tile:
 
 @dataclass(frozen=True)
 class Head:
-    """The top of a page. `warnings`: what a reader must know before the numbers. `reloads`: whether the page reloads
-    itself every few seconds.
-    """
+    """The top of a page."""
 
     title: str
     conclusion: str = ""
     sentence: str = ""
-    warnings: Sequence[str] = ()
+    warnings: Sequence[str] = ()  # what a reader must know before the numbers
     tiles: Sequence[Tile] = ()
-    reloads: bool = False
+    reloads: bool = False  # whether the page reloads itself every few seconds
 
 
 def document(head: Head, sections: Sequence[Section]) -> str:

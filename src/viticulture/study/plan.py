@@ -47,22 +47,17 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """Epochs of every candidate on every training subset.
-
-    Args:
-        warmups: warm-up epochs of the recipe; None where it follows the length by itself.
-        scale: fraction of the full length that the budget leaves.
-        image_keys: recipe keys of image size and test-time augmentation that the budget chose for all candidates.
-        fixed_keys: candidates added later, or of trained networks -> those of these keys that they set.
-    """
+    """Epochs of every candidate on every training subset."""
 
     epochs: dict[Key, int]
     step_times: dict[Key, StepTimes]
     recipe_epochs: dict[str, int]
-    warmups: dict[str, float | None]
-    scale: float = 1.0
+    warmups: dict[str, float | None]  # warm-up epochs of the recipe; None where it follows the length by itself
+    scale: float = 1.0  # fraction of the full length that the budget leaves
     budget: str = ""
+    # Recipe keys of image size and test-time augmentation that the budget chose for all candidates.
     image_keys: dict[str, Any] = field(default_factory=dict)
+    # Candidates added later, or of trained networks -> those of these keys that they set.
     fixed_keys: dict[str, list[str]] = field(default_factory=dict)
     max_epochs: int = 0
 

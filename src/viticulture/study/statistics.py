@@ -22,11 +22,11 @@ MIN_SEEDS_OF_SUMS = 3
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds. `sd`: sample standard deviation, over n - 1; None for a single seed."""
+    """A mean over seeds."""
 
     values: tuple[float, ...]
     mean: float
-    sd: float | None
+    sd: float | None  # sample standard deviation, over n - 1; None for a single seed
     low: float | None
     high: float | None
 
@@ -120,12 +120,11 @@ def next_level(level: float) -> float:
 
 @dataclass(frozen=True)
 class Difference:
-    """Paired difference of two methods, over seeds that both were trained from, or over folds. `over_images`: the same
-    mean with the bootstrap's interval over seeds and test images; None where predictions of single images are not
-    known.
-    """
+    """Paired difference of two methods, over seeds that both were trained from, or over folds."""
 
     over_seeds: Estimate
+    # The same mean with the bootstrap's interval over seeds and test images; None where predictions of single images
+    # are not known.
     over_images: Estimate | None
     floor: float
     overlap: float

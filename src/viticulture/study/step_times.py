@@ -45,29 +45,22 @@ before the first step; cached predictions of teachers; loggers."""
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of the parts of a training, without its start.
-
-    Args:
-        inference: of a validation image, without gradients.
-        held_out_images: predictions at the end, for each saved set of weights; test-time augmentation counts each view.
-        evaluation: of a held-out image at the end, in float32 (for objects and pixels in the original's size, with
-            their scores); None if it equals `inference`.
-        weight_sets: saved sets of weights: the best, the last and, where there is one, their moving average.
-        probed_images: images whose features train the head before the first step.
-        once: besides these, such as a teacher's predictions for fixed views.
-    """
+    """Seconds of the parts of a training, without its start."""
 
     step: float
     steps: int
-    inference: float
+    inference: float  # of a validation image, without gradients
     val_images: int
+    # Predictions at the end, for each saved set of weights; test-time augmentation counts each view.
     held_out_images: int
     checkpoint: float = 0.0
     validate_every: int = 1
+    # Of a held-out image at the end, in float32 (for objects and pixels in the original's size, with their scores);
+    # None if it equals `inference`.
     evaluation: float | None = None
-    weight_sets: int = 2
-    probed_images: int = 0
-    once: float = 0.0
+    weight_sets: int = 2  # saved sets of weights: the best, the last and, where there is one, their moving average
+    probed_images: int = 0  # images whose features train the head before the first step
+    once: float = 0.0  # besides these, such as a teacher's predictions for fixed views
 
     @property
     def learning(self) -> float:

@@ -38,23 +38,18 @@ MISTAKES = 24
 
 @dataclass(frozen=True)
 class ClassPrediction(Prediction):
-    """The class of one image.
+    """The class of one image."""
 
-    Args:
-        name: the file; bytes of its name that are no text as Python escapes.
-        label: the most probable class; empty if the image could not be read.
-        known: whether the image is like the training images; None where that was not measured.
-        similarity: to the training images (models/similarity.py); None where it was not measured.
-        top: the most probable classes and their probabilities, as many as requested.
-    """
-
-    name: str
-    label: str
+    name: str  # the file; bytes of its name that are no text as Python escapes
+    label: str  # the most probable class; empty if the image could not be read
     probability: float
     probabilities: dict[str, float] = field(repr=False)
     error: str = ""
+    # The most probable classes and their probabilities, as many as requested.
     top: tuple[tuple[str, float], ...] = field(default=(), repr=False)
+    # Whether the image is like the training images; None where that was not measured.
     known: bool | None = field(default=None, repr=False)
+    # To the training images (models/similarity.py); None where it was not measured.
     similarity: float | None = field(default=None, repr=False)
 
     @staticmethod

@@ -38,12 +38,10 @@ CHOSEN = (
 
 @dataclass(frozen=True)
 class LabelsPrediction(Prediction):
-    """The labels of one image. `name`: the file; bytes of its name that are no text as Python escapes. `labels`: the
-    most probable first: those from their thresholds on, or as many as requested.
-    """
+    """The labels of one image."""
 
-    name: str
-    labels: tuple[str, ...]
+    name: str  # the file; bytes of its name that are no text as Python escapes
+    labels: tuple[str, ...]  # the most probable first: those from their thresholds on, or as many as requested
     probabilities: dict[str, float] = field(repr=False)
     error: str = ""
 

@@ -129,11 +129,9 @@ CONVOLUTIONS: dict[Any, Callable[..., bool]] = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """Gradients in bfloat16 compared with each other and with those in float32. `unstable`: weights whose gradients
-    depend on what was in memory, or are no numbers.
-    """
+    """Gradients in bfloat16 compared with each other and with those in float32."""
 
-    unstable: tuple[str, ...]
+    unstable: tuple[str, ...]  # weights whose gradients depend on what was in memory, or are no numbers
     distance: float
 
     @property

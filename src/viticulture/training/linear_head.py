@@ -50,18 +50,12 @@ Part = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Head:
-    """A linear classifier on frozen features.
+    """A linear classifier on frozen features."""
 
-    Args:
-        weight: [C, D]
-        bias: [C]
-        decay: its weight decay.
-        accuracy: where its decay was chosen -> share of images classified correctly; empty for a decay that was set.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    decay: float
+    weight: Tensor  # [C, D]
+    bias: Tensor  # [C]
+    decay: float  # its weight decay
+    # Where its decay was chosen -> share of images classified correctly; empty for a decay that was set.
     accuracy: Mapping[str, float]
 
 

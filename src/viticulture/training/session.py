@@ -48,12 +48,7 @@ IMAGE_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm, nn.InstanceNorm
 
 @dataclass(frozen=True)
 class Session:
-    """A training that is ready to begin or to resume.
-
-    Args:
-        fingerprint: digest of settings, seed and images; only a checkpoint with the same belongs to this run.
-        begun: true for a run that resumes, from its checkpoint where it has one.
-    """
+    """A training that is ready to begin or to resume."""
 
     run: RunFolder
     config: Config
@@ -61,8 +56,8 @@ class Session:
     method: Method
     seed: int
     warnings: list[str]
-    fingerprint: str = ""
-    begun: bool = False
+    fingerprint: str = ""  # digest of settings, seed and images; only a checkpoint with the same belongs to this run
+    begun: bool = False  # true for a run that resumes, from its checkpoint where it has one
     plan: Plan = field(init=False)
 
     def __post_init__(self) -> None:

@@ -39,24 +39,22 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True)
 class Shard:
-    """This process's part of every batch. `workers`: processes that prepare batches ahead, on the CPU; null takes none
-    for cached images and one a core, up to eight, for streamed ones. They start with the first batch and stay.
-    """
+    """This process's part of every batch."""
 
     rank: int = 0
     world: int = 1
+    # Processes that prepare batches ahead, on the CPU; null takes none for cached images and one a core, up to eight,
+    # for streamed ones. They start with the first batch and stay.
     workers: int | None = None
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Everything random in this process's part of a step. `u`: for each view [B, columns] uniform numbers. `batch_u`:
-    for each view the numbers of the whole batch.
-    """
+    """Everything random in this process's part of a step."""
 
     numbers: Tensor
-    u: list[Tensor]
-    batch_u: list[Tensor]
+    u: list[Tensor]  # for each view [B, columns] uniform numbers
+    batch_u: list[Tensor]  # for each view the numbers of the whole batch
 
 
 class Loader:

@@ -67,23 +67,17 @@ class OtherValues(Unreadable):
 
 
 class DecodedImage(NamedTuple):
-    """A decoded image.
+    """A decoded image."""
 
-    Args:
-        pixels: upright, [H, W, C]; smaller than the original only where `shrink` allowed it.
-        height: of the upright original, pixels.
-        mode: how the file holds its colors, in Pillow's words: "L", "RGB", "CMYK", "P", ...; of numbers, how many of
-            which type: "5 x uint16".
-        value_range: smallest and largest value in the file, where they have more than eight bits.
-        first: True for the first of several pages or frames, of which the others are not read.
-    """
-
-    pixels: Pixels
-    height: int
+    pixels: Pixels  # upright, [H, W, C]; smaller than the original only where `shrink` allowed it
+    height: int  # of the upright original, pixels
     width: int
+    # How the file holds its colors, in Pillow's words: "L", "RGB", "CMYK", "P", ...; of numbers, how many of which
+    # type: "5 x uint16".
     mode: str
+    # Smallest and largest value in the file, where they have more than eight bits.
     value_range: tuple[float, float] | None = None
-    first: bool = False
+    first: bool = False  # True for the first of several pages or frames, of which the others are not read
 
     @property
     def image(self) -> Image.Image:

@@ -34,11 +34,10 @@ class Unfit(ValueError):
 
 @dataclass(frozen=True)
 class PixelFormat:
-    """Channels and value range of decoded images. `range`: values that become black and white; empty takes those of the
-    type: 0 and 255, 0 and 65535, of floats 0 and 1.
-    """
+    """Channels and value range of decoded images."""
 
     channels: int | None = 3
+    # Values that become black and white; empty takes those of the type: 0 and 255, 0 and 65535, of floats 0 and 1.
     range: Ranges = ()
 
     @property

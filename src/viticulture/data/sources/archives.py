@@ -26,15 +26,13 @@ _UTF_8, _WINDOWS = 0x800, 0  # flag of a zip's member; system that made it
 
 
 class Span(NamedTuple):
-    """Position of a member. `offset`: of its local header (zip) or of its bytes (tar). `checksum`: CRC-32 of the file
-    (zip), else 0.
-    """
+    """Position of a member."""
 
     name: str
-    offset: int
+    offset: int  # of its local header (zip) or of its bytes (tar)
     packed: int
     size: int
-    checksum: int = 0
+    checksum: int = 0  # CRC-32 of the file (zip), else 0
     deflated: bool = False
 
 

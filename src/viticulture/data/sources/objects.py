@@ -55,12 +55,12 @@ Label = str | float | None
 
 
 class Part(NamedTuple):
-    """The images of one split. `damaged`: image whose label could not be read because it is damaged -> reason."""
+    """The images of one split."""
 
     pixels: Callable[[int], Decoded]
     labels: list[Label]
     fingerprints: list[str]
-    damaged: dict[int, str]
+    damaged: dict[int, str]  # image whose label could not be read because it is damaged -> reason
 
 
 def _element(images: Any, i: int) -> Decoded:

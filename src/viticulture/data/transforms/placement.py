@@ -40,23 +40,14 @@ FOLLOWED = {
 
 @dataclass(frozen=True)
 class Placement:
-    """Positions of a batch of images.
+    """Positions of a batch of images."""
 
-    Args:
-        edges: [B, 4] int64 top, left, height, width of the part, cached pixels.
-        extents: [B, 2] int64 height and width of that part on the canvas, pixels.
-        mirrored: [B] bool.
-        sizes: [B, 2] height and width of the originals, pixels.
-        side: S, pixels.
-        canvas: H, W, pixels.
-    """
-
-    edges: Tensor
-    extents: Tensor
-    mirrored: Tensor
-    sizes: Tensor
-    side: int
-    canvas: tuple[int, int]
+    edges: Tensor  # [B, 4] int64 top, left, height, width of the part, cached pixels
+    extents: Tensor  # [B, 2] int64 height and width of that part on the canvas, pixels
+    mirrored: Tensor  # [B] bool
+    sizes: Tensor  # [B, 2] height and width of the originals, pixels
+    side: int  # S, pixels
+    canvas: tuple[int, int]  # H, W, pixels
 
     def factors(self, i: int) -> tuple[Tensor, Tensor]:
         """Scale and shift of image i, (down, across) each: canvas = scale * original - shift, before mirroring."""

@@ -93,17 +93,11 @@ class RandAugment(Filling):
 
 
 class Drawn(NamedTuple):
-    """One layer: at most one operation an image. All [B], on the CPU.
+    """One layer: at most one operation an image. All [B], on the CPU."""
 
-    Args:
-        operation: position in ALL, -1 for none.
-        level: 0 to 10.
-        sign: 1 or -1, for operations that go two ways.
-    """
-
-    operation: Tensor
-    level: Tensor
-    sign: Tensor
+    operation: Tensor  # position in ALL, -1 for none
+    level: Tensor  # 0 to 10
+    sign: Tensor  # 1 or -1, for operations that go two ways
 
     def rows(self) -> dict[str, list[int]]:
         """Operation -> its images, for operations that occur."""

@@ -45,24 +45,18 @@ MAX_ROWS = 50
 
 @dataclass(frozen=True)
 class CardNetwork:
-    """The network of a card.
-
-    Args:
-        classes: names in the order of the logits; empty if it was trained without labels.
-        ranges: values of black and white, if they were named: one pair for all channels, or one for each.
-        in_timm: whether timm loads the repository.
-        student_alone: whether timm loads the student without heads that the run has.
-    """
+    """The network of a card."""
 
     architecture: str
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # names in the order of the logits; empty if it was trained without labels
     channels: int = 3
+    # Values of black and white, if they were named: one pair for all channels, or one for each.
     ranges: tuple[tuple[float, float], ...] = ()
     views: TTAMode = "one"
     calibrated: bool = False
     code: tuple[str, ...] = ()
-    in_timm: bool = True
-    student_alone: bool = False
+    in_timm: bool = True  # whether timm loads the repository
+    student_alone: bool = False  # whether timm loads the student without heads that the run has
 
     @property
     def view_names(self) -> str:

@@ -42,25 +42,21 @@ FILES = 4
 
 @dataclass(frozen=True)
 class Cost:
-    """Accuracy, size and time of one file. `top1`: accuracy on the test images, in [0, 1]. `milliseconds`: processor
-    time of a single image, median, on one thread.
-    """
+    """Accuracy, size and time of one file."""
 
-    top1: float
+    top1: float  # accuracy on the test images, in [0, 1]
     size: int
-    milliseconds: float
+    milliseconds: float  # processor time of a single image, median, on one thread
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """An int8 file compared with the float32 file of the same student. `same`: share of the test images for which both
-    predict the same class.
-    """
+    """An int8 file compared with the float32 file of the same student."""
 
     path: Path
     before: Cost
     after: Cost
-    same: float
+    same: float  # share of the test images for which both predict the same class
     images: int
 
 

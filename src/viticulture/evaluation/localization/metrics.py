@@ -42,18 +42,13 @@ THRESHOLDS = np.linspace(0, 0.99, 100)
 
 @dataclass(frozen=True, eq=False)
 class Protocol:
-    """Preparation of an image, and masks from its scores.
-
-    Args:
-        whole: use the whole image, resized, rather than the crop of the run's evaluation.
-        thresholds: [n] scores in [0, 1); the best for the whole set counts.
-        steps: scores and thresholds are rounded down to multiples of 1 / steps, and a mask holds what lies above; 0
-            rounds nothing, and a mask also holds the threshold itself.
-    """
+    """Preparation of an image, and masks from its scores."""
 
     name: str
-    whole: bool
-    thresholds: NDArray[np.float64]
+    whole: bool  # use the whole image, resized, rather than the crop of the run's evaluation
+    thresholds: NDArray[np.float64]  # [n] scores in [0, 1); the best for the whole set counts
+    # Scores and thresholds are rounded down to multiples of 1 / steps, and a mask holds what lies above; 0 rounds
+    # nothing, and a mask also holds the threshold itself.
     steps: int = 0
 
     def levels(self, score: NDArray[np.floating]) -> NDArray[np.floating]:

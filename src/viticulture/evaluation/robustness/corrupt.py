@@ -72,12 +72,11 @@ def corrupt(image: np.ndarray, corruption: str, severity: int, seed: int, number
 
 @dataclass(frozen=True, eq=False)
 class CleanImages:
-    """Images in the size of the network's input, before normalization. `numbers`: [N] of the images in their split;
-    they seed the noise, so that a part of a split is corrupted like the whole.
-    """
+    """Images in the size of the network's input, before normalization."""
 
     open: Callable[[], Batches]
     labels: Tensor
+    # [N] of the images in their split; they seed the noise, so that a part of a split is corrupted like the whole.
     numbers: Tensor
     size: tuple[int, int]
 

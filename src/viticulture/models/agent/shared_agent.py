@@ -33,17 +33,11 @@ from .generalized_conv import kernel, square
 
 @dataclass(frozen=True)
 class SharedParameter:
-    """A parameter of another module, or its last rows.
+    """A parameter of another module, or its last rows."""
 
-    Args:
-        owner: the module.
-        name: of the parameter in it.
-        first: number of the first shared row.
-    """
-
-    owner: nn.Module
-    name: str
-    first: int = 0
+    owner: nn.Module  # the module
+    name: str  # of the parameter in it
+    first: int = 0  # number of the first shared row
 
     def parameter(self) -> nn.Parameter:
         return getattr(self.owner, self.name)

@@ -61,16 +61,11 @@ class Layout:
     A zero-padded image is split into s x s lanes, pixel (i, j) goes to lane (i mod s, j mod s). Outputs form a line
     whose rows are as wide as a lane's; then the pixels under one kernel position are a slice of a lane, as long as that
     line. The surplus columns are cut off at the end.
-
-    Args:
-        kernel_size: K, odd.
-        stride: s.
-        size: height and width of the input, pixels.
     """
 
-    kernel_size: int
-    stride: int
-    size: tuple[int, int]
+    kernel_size: int  # K, odd
+    stride: int  # s
+    size: tuple[int, int]  # height and width of the input, pixels
 
     @property
     def out(self) -> tuple[int, int]:

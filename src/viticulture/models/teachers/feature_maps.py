@@ -33,12 +33,10 @@ Maps = dict[PatchGrid, list[Tensor]]
 
 @dataclass(frozen=True)
 class TeacherMaps:
-    """A frozen CNN and the widths of its maps. `frozen`: the student's images, [B, 3, H, W] -> `Maps`. `channels`: name
-    of a stage -> its number of maps, first stage first.
-    """
+    """A frozen CNN and the widths of its maps."""
 
-    frozen: Frozen
-    channels: dict[str, int]
+    frozen: Frozen  # the student's images, [B, 3, H, W] -> `Maps`
+    channels: dict[str, int]  # name of a stage -> its number of maps, first stage first
 
 
 def load_maps(

@@ -53,21 +53,15 @@ AROUND_STUDENT = "backbone.student."
 
 @dataclass(frozen=True)
 class Description:
-    """A network as its source describes it, before its weights are read.
-
-    Args:
-        architecture: name for `create_student`, without a tag.
-        cfg: timm's description of the images: input_size, mean, std, crop_pct, interpolation, license and so on; empty
-            for a file of a student of ours.
-        config: config.json of a folder; empty for other sources.
-        arguments: keywords of the architecture.
-    """
+    """A network as its source describes it, before its weights are read."""
 
     source: str
-    architecture: str
+    architecture: str  # name for `create_student`, without a tag
+    # timm's description of the images: input_size, mean, std, crop_pct, interpolation, license and so on; empty for a
+    # file of a student of ours.
     cfg: Mapping[str, Any]
-    config: Mapping[str, Any] = field(default_factory=dict)
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)  # config.json of a folder; empty for other sources
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # keywords of the architecture
 
     @property
     def image_size(self) -> tuple[int, int] | None:
