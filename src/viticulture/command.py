@@ -67,8 +67,7 @@ SHORT = {  # option -> the recipe key it sets, help
     "--logger": ("engine.logger", "also log to mlflow, wandb or trackio"),
     "--devices": ("engine.devices", "processes on this machine, one device each"),
 }
-MAX_ERROR = 1000
-"""Characters of an error's beginning, and of its end, that are printed; a longer one repeats its input."""
+MAX_ERROR = 1000  # characters of an error's beginning, and of its end, that are printed; a longer one repeats its input
 OPTIONAL = ("data", "pattern", "folder")  # positional arguments with a default
 REQUIRED = ("table", "row", "boxes")  # options without one
 HELP = ("-h", "--help", "--help-all")

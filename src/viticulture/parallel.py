@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-Progress = Callable[[int, int], None]
-"""Called with the number of finished items and of all items."""
+Progress = Callable[[int, int], None]  # called with the number of finished items and of all items
 
-CHUNK = 32
-"""Items per thread and call."""
+CHUNK = 32  # items per thread and call
 _T = TypeVar("_T")
 
 

@@ -15,10 +15,8 @@ from yaml.composer import Composer
 from .errors import UserError
 from .waiting import STDERR, is_silent
 
-MAX_LENGTH = 2**18
-"""Maximum characters of YAML (a study of a thousand candidates); more would take many seconds."""
-MAX_DEPTH = 32
-"""Maximum levels of brackets or indentation in it."""
+MAX_LENGTH = 2**18  # maximum characters of YAML (a study of a thousand candidates); more would take many seconds
+MAX_DEPTH = 32  # maximum levels of brackets or indentation in it
 _UNPRINTABLE = re.compile(r"[\ud800-\udfff]|\\u[0-9a-f]{4}")
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")

@@ -33,8 +33,7 @@ from .keys import METHOD, NAMED, ORDER, VIEWS, check_keys, check_names, flat, le
 from .schema import GIVEN, LEARNING, SECTIONS, constructors_of, find_method, transforms
 from .sections import Engine, Student, Train
 
-AUTO = "auto"
-"""`optim: {name: auto}` in recipes for any images: the optimizer goes by the student."""
+AUTO = "auto"  # `optim: {name: auto}` in recipes for any images: the optimizer goes by the student
 MUON: dict[str, Any] = {"name": "muon", "lr": 2e-3, "momentum": 0.95}
 KERNELS = 10.0
 """A hybrid that learns classes trains by `MUON`, its kernels at this multiple of the rate; evidence: benchmarks/log.

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..errors import UserError, unknown
 
-UNBALANCED = 10
-"""Times that the largest class may exceed the smallest without a warning."""
+UNBALANCED = 10  # times that the largest class may exceed the smallest without a warning
 
 
 def balancing_options(labels: np.ndarray) -> str:

@@ -28,8 +28,7 @@ from .warnings import warnings_of
 
 __all__ = ["DataSettings", "Dataset", "ImageSettings", "prepare", "prepare_test"]
 
-NUMBER = ("value",)
-"""The classes of a data set with a number an image: the name of a network's one output."""
+NUMBER = ("value",)  # the classes of a data set with a number an image: the name of a network's one output
 
 
 @dataclass(frozen=True, eq=False)

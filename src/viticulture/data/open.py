@@ -35,8 +35,7 @@ from .sources.several import as_numbers, separated
 from .sources.source import RECIPES, Contents, Source
 from .subsets import count_by_class
 
-_PATTERN = re.compile(r"[{*?\[]")
-"""First character of a path that stands for several shards."""
+_PATTERN = re.compile(r"[{*?\[]")  # first character of a path that stands for several shards
 
 _PACKED = {".gz", ".tgz", ".bz2", ".tbz", ".tbz2", ".xz", ".txz", ".zst", ".7z", ".rar"}
 """Endings of archives, such as .tar.gz, that must be unpacked."""

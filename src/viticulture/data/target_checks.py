@@ -23,12 +23,9 @@ from .sources.labels import alike
 from .targets.objects import UNLABELED, Annotations, Boxed, Masked, Objects
 from .transforms.placement import MIN_SIDE
 
-OUTSIDE = 1.0
-"""Pixels by which a box may reach outside its image: lists are rounded."""
-STEP = 32
-"""Sizes that are recommended are multiples of it, as every usual patch divides them."""
-FEW = 0.1
-"""Share of a class's images in which it may be thinner than a pixel without a note: masks have stray pixels."""
+OUTSIDE = 1.0  # pixels by which a box may reach outside its image: lists are rounded
+STEP = 32  # sizes that are recommended are multiples of it, as every usual patch divides them
+FEW = 0.1  # share of a class's images in which it may be thinner than a pixel without a note: masks have stray pixels
 
 
 def counts(classes: Sequence[str], held: Annotations) -> Tensor:

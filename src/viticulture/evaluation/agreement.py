@@ -31,8 +31,7 @@ from .saved import checksum_of, is_current, read_saved
 
 BATCH = 128  # images, for student and teachers together
 FILE = "agreement.json"
-GUIDES = ("co_advise", "logits")
-"""Guides whose teachers have logits."""
+GUIDES = ("co_advise", "logits")  # guides whose teachers have logits
 
 
 @dataclass(frozen=True)

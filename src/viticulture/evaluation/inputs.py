@@ -34,8 +34,7 @@ MAX_SENT_PIXELS = 50_000_000
 
 ImageInput = Path | Decoded | BinaryIO | Unreadable
 """One image: a file here, pixels, an open file at its start, or the reason why an object is no image."""
-Item = tuple[str, ImageInput]
-"""A name, and the image."""
+Item = tuple[str, ImageInput]  # a name, and the image
 
 
 def as_images(inputs: Any) -> list[ImageInput]:

@@ -15,8 +15,7 @@ from .registering import student_info
 from .students import count, create_student, fitting_patch, takes_patch_size
 
 COSTS = Path(__file__).parent / "costs.json"
-OPEN_SIDE = 32
-"""Side in pixels of the images for which students that take any size are counted."""
+OPEN_SIDE = 32  # side in pixels of the images for which students that take any size are counted
 CLASSES = 10
 
 

@@ -16,8 +16,7 @@ from torch import nn
 
 from ..errors import UserError
 
-FEATURES = {"out_indices": 3, "feature_cls": "getter"}
-"""How timm reads maps of a ViT's blocks (`features_only`)."""
+FEATURES = {"out_indices": 3, "feature_cls": "getter"}  # how timm reads maps of a ViT's blocks (`features_only`)
 TIMM_WEIGHTS = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay")  # keywords by which timm names weights
 
 

@@ -28,12 +28,9 @@ from .weights.load_matching import classifiers
 K = 5
 IMAGES = 1000
 """Training images whose features are saved, and at most as many validation images that choose the threshold."""
-KEPT = 0.95
-"""Share of validation images that exceed the threshold."""
-FILE = "train_features.safetensors"
-"""Next to weights: features of training images, [M, D] float16, of length 1."""
-KEY = "min_similarity"
-"""Key of config.json next to weights: the threshold."""
+KEPT = 0.95  # share of validation images that exceed the threshold
+FILE = "train_features.safetensors"  # next to weights: features of training images, [M, D] float16, of length 1
+KEY = "min_similarity"  # key of config.json next to weights: the threshold
 
 
 class HeadInputs:

@@ -34,8 +34,7 @@ for folder in ("agent", "cit", "dhvt", "vit"):
 FROM_DATA = {"num_classes", "img_size", "in_chans", "patch_size"}
 """Keywords that no option may set: the data or the recipe decides them."""
 LIST_COMMAND = "viticulture models"
-MAX_DEPTH = 1000
-"""Blocks; building many more takes minutes before a mistake is reported."""
+MAX_DEPTH = 1000  # blocks; building many more takes minutes before a mistake is reported
 MAX_PARAMETERS = 10**10
 CHECKED: dict[tuple[Callable[..., Any], str], dict[str, Any]] = {}
 """timm's function of a student and the requested arguments -> the working ones; a check costs more than building."""

@@ -24,8 +24,7 @@ CHUNK = 2**22  # scores in memory at once
 HISTORY = 10  # steps in L-BFGS's memory
 CHECK_EVERY = 5  # steps between two checks for convergence
 ARMIJO = 1e-4  # required share of the decrease that the slope predicts
-HALF_FROM = 2**28
-"""Values of standardized features, a gigabyte in float32, from which they are kept in float16."""
+HALF_FROM = 2**28  # values of standardized features, a gigabyte in float32, from which they are kept in float16
 ROWS = 2**12  # features that are standardized at once
 
 

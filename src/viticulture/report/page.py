@@ -15,8 +15,7 @@ from .svg import Axes, Points, Series, line_chart, row_chart
 
 TRAIN = "train: means over an epoch's batches as the student met them, augmented and each before its step."
 
-FRACTIONS = ("ap50", "iou", "balanced_accuracy", "accuracy", "map")
-"""Measures in [0, 1]; drawn first, in percent."""
+FRACTIONS = ("ap50", "iou", "balanced_accuracy", "accuracy", "map")  # measures in [0, 1]; drawn first, in percent
 
 TITLES = {
     "loss": ("Loss, all terms", "loss"),

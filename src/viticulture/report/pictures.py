@@ -19,10 +19,8 @@ from ..text import clean
 from .html import Markup, fill
 
 Values = NDArray[np.float64]
-Names = tuple[Sequence[str], Sequence[str]]
-"""Of rows and columns."""
-CellText = Callable[[int, int], str]
-"""Row, column -> the text of a cell."""
+Names = tuple[Sequence[str], Sequence[str]]  # of rows and columns
+CellText = Callable[[int, int], str]  # row, column -> the text of a cell
 
 SHADES = 8
 MAX_NAME = 20  # letters

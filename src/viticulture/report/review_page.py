@@ -11,8 +11,7 @@ from ..table import Cell, Column, Table, percent
 from .html import Head, Section, document
 from .pictures import galleries
 
-MAX_DRAWN = 60
-"""Images of a reason on the page."""
+MAX_DRAWN = 60  # images of a reason on the page
 COLUMNS = ("image", "label", "suggested", "reason", "score", "detail", "split")
 
 

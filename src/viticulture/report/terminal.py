@@ -34,8 +34,7 @@ from .study_page import study_warnings
 from .study_tables import failures, results_table
 from .study_tables import plan_table as study_plan_table
 
-LONG = 20 * 60.0
-"""Seconds from which a training without a budget is reported as long."""
+LONG = 20 * 60.0  # seconds from which a training without a budget is reported as long
 PROPOSED = ("10m", "30m", "2h", "1night")
 """Budgets that are proposed then: the largest that takes no more than half the time."""
 

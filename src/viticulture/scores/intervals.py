@@ -10,8 +10,7 @@ from torch import Tensor
 
 ENDS = (2.5, 97.5)  # percentiles of a 95 % interval
 REPLICATES = 1000
-ACCURACIES = ("accuracy", "balanced_accuracy")
-"""Measures that are shares of images, whose standard error is known."""
+ACCURACIES = ("accuracy", "balanced_accuracy")  # measures that are shares of images, whose standard error is known
 
 
 def centered(drawn: NDArray[np.float64], value: float) -> NDArray[np.float64]:

@@ -23,8 +23,7 @@ from .outcomes import Outcomes
 from .plan import StudyPlan
 from .work import Worker
 
-MARGIN = 2.0
-"""Factor of a SLURM task's time limit over its estimate; machines differ."""
+MARGIN = 2.0  # factor of a SLURM task's time limit over its estimate; machines differ
 RETRIES = 3
 POLL_SECONDS = 5.0  # between two checks of which Ray tasks have finished
 

@@ -29,20 +29,15 @@ from .grid import Candidate, Cell, Grid
 from .step_times import StepTimes
 from .terms import AUTO, Subset, duration
 
-START = 1.0
-"""Seconds that a cell takes besides its epochs and its evaluation, apart from a process's start."""
+START = 1.0  # seconds that a cell takes besides its epochs and its evaluation, apart from a process's start
 
-LARGER_EPOCHS = 60
-"""Images are larger only where a budget allows this number of epochs with them, or the full length."""
+LARGER_EPOCHS = 60  # images are larger only where a budget allows this number of epochs with them, or the full length
 
-MIN_RANKING_STEPS = 300
-"""Optimizer steps below which every method is still near chance."""
+MIN_RANKING_STEPS = 300  # optimizer steps below which every method is still near chance
 
-IMAGE_SIZE, EVAL_VIEWS = "images.image_size", "images.eval_views"
-"""Recipe keys that a budget may choose for all."""
+IMAGE_SIZE, EVAL_VIEWS = "images.image_size", "images.eval_views"  # recipe keys that a budget may choose for all
 
-Key = tuple[str, str]
-"""Names of a candidate and a subset."""
+Key = tuple[str, str]  # names of a candidate and a subset
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 LEVEL = 0.95
-SPENT = 0.75
-"""Fraction of what is left of 1 - `LEVEL` that each interim analysis of a growing study spends."""
+SPENT = 0.75  # fraction of what is left of 1 - `LEVEL` that each interim analysis of a growing study spends
 POWER = 0.8
 RESAMPLES = 4000
 MAX_SEEDS = 1000
-MIN_SEEDS_OF_SUMS = 3
-"""Seeds from which the excess of a sum is separated from chance."""
+MIN_SEEDS_OF_SUMS = 3  # seeds from which the excess of a sum is separated from chance
 
 
 @dataclass(frozen=True)

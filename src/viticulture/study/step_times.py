@@ -30,11 +30,9 @@ from ..training.session import Session, of_images
 
 MAX_SECONDS = 1.5
 MAX_STEPS = 8
-MIN_STEPS = 4
-"""The first step includes one-time work, and of three others one may be an outlier."""
+MIN_STEPS = 4  # the first step includes one-time work, and of three others one may be an outlier
 MAX_IMAGES = 64
-EPOCH = 0.03
-"""Seconds of the engine at an epoch's beginning and end, two CPU cores."""
+EPOCH = 0.03  # seconds of the engine at an epoch's beginning and end, two CPU cores
 BARE = {
     **{"train.validate": "none", "train.best_by": None, "train.stop_when_perfect": None},
     **{"student.head": None, "engine.replay_gb": None, "engine.logger": "none"},

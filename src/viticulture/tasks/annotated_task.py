@@ -67,8 +67,7 @@ def model_of(run: RunFolder, weights: str = "") -> AnnotatedModel:
     return AnnotatedModel(network.to(device), data_spec, device)
 
 
-Found = tuple[Any, list[Any]]
-"""The numbers of a split, and the entry of each image in predictions.json."""
+Found = tuple[Any, list[Any]]  # the numbers of a split, and the entry of each image in predictions.json
 
 
 class AnnotatedTask(Task):

@@ -15,8 +15,7 @@ from .results import Results, named
 from .task import compared
 
 MAX_DRAWN_CLASSES = 250
-MIN_IMAGES = 10
-"""Of a dot of the calibration curve."""
+MIN_IMAGES = 10  # of a dot of the calibration curve
 
 
 def classification_page(

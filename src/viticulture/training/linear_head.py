@@ -40,12 +40,10 @@ if TYPE_CHECKING:
 DECAYS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 FINAL_TOLERANCE = 1e-6  # nats, of the classifier that stays; those that are compared have the usual one
 FOLDS = 5
-ONE_FOLD_FROM = 20_000
-"""Training images from which a single fold is held out in cross-validation."""
+ONE_FOLD_FROM = 20_000  # training images from which a single fold is held out in cross-validation
 FEW = 8  # images on which the network's scores are compared with the classifier's
 
-Part = tuple[Tensor, Tensor]
-"""Features [N, D] and labels [N]."""
+Part = tuple[Tensor, Tensor]  # features [N, D] and labels [N]
 
 
 @dataclass(frozen=True)

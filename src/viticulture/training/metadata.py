@@ -8,8 +8,7 @@ from typing import Any
 from ..errors import UserError
 from ..keywords import rebuilt
 
-CURE = "; bring back a copy, or train anew"
-"""Advice about a damaged file of a run."""
+CURE = "; bring back a copy, or train anew"  # advice about a damaged file of a run
 
 METADATA: dict[str, Any] = {  # with a question mark: optional
     "recipe": str,

@@ -40,8 +40,7 @@ from .processes import RUN_FOLDER, check_devices, is_leader, launched
 from .run_folder import RunFolder, claimed, fresh
 from .run_inputs import are_same, config_of, dataset_of, folder_of, keep_place, others
 
-RUNS = "runs"
-"""Folder of runs whose path is not named."""
+RUNS = "runs"  # folder of runs whose path is not named
 IMAGE_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d)
 """Layers that average over images, or over a map, which may hold a single value."""
 

@@ -18,8 +18,7 @@ from ..workers import ahead, worker_count
 from .loader import fetch
 from .targets import Batch, crowd_batch, target_batch
 
-WHOLE = Letterbox()
-"""The crop of images for detectors and segmenters."""
+WHOLE = Letterbox()  # the crop of images for detectors and segmenters
 
 
 PIXELS, MAX_BATCH = 2**21, 256

@@ -33,8 +33,7 @@ CPU = torch.device("cpu")
 GROUP = 2**24
 """Pixels that a GPU transforms at once, of several steps where one has fewer: small images take longer to launch than
 to compute. In float32 they take 200 MB."""
-Key = tuple[int, int]
-"""Epoch and step."""
+Key = tuple[int, int]  # epoch and step
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,7 @@ class Sampling:
         return repeated(permutation, self.repeats, world)
 
 
-NATURAL = Sampling()
-"""Every image once."""
+NATURAL = Sampling()  # every image once
 
 
 def seeded(*key: int) -> torch.Generator:

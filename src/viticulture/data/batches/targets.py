@@ -37,8 +37,7 @@ Batch = dict[str, Tensor]
 """
 
 
-ROUNDING = 1e-2
-"""Pixels by which a box that is not cut may lose of its sides."""
+ROUNDING = 1e-2  # pixels by which a box that is not cut may lose of its sides
 
 
 def target_batch(place: Placement, numbers: Tensor, targets: Annotations, masks: bool = False) -> dict[str, Tensor]:

@@ -18,17 +18,13 @@ from numpy.typing import NDArray
 
 from .format import Unfit, value_range
 
-MAX_VALUES = 3 * 178_956_970
-"""Of one file: as many as the largest picture has (`pillow.MAX_PIXELS`)."""
-MAX_INFLATION = 1100
-"""Times by which deflate makes anything smaller, at most."""
-START = 8
-"""Bytes that tell the kind of a file."""
+MAX_VALUES = 3 * 178_956_970  # of one file: as many as the largest picture has (`pillow.MAX_PIXELS`)
+MAX_INFLATION = 1100  # times by which deflate makes anything smaller, at most
+START = 8  # bytes that tell the kind of a file
 WHITE_IS_ZERO = 0
 _NO_LEVELS = {3: "numbers of a palette", 8: "CIELAB colors", 9: "ICCLab colors", 10: "ITULab colors"}
 """TIFF's tag 262 where numbers are neither gray nor shares of red, green and blue."""
-NPY_START, TIFF_STARTS = b"\x93NUMPY", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-"""How the files begin."""
+NPY_START, TIFF_STARTS = b"\x93NUMPY", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # how the files begin
 
 
 class ArrayReader(NamedTuple):

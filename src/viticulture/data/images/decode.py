@@ -45,8 +45,7 @@ if TYPE_CHECKING:
 
 Decoded = NDArray[Any] | Image.Image
 """An image that needs no file: numbers [H, W] or [H, W, C], or a picture of Pillow's."""
-DECODED = np.ndarray, Image.Image
-"""The same for `isinstance`, to tell it from an open file."""
+DECODED = np.ndarray, Image.Image  # the same for `isinstance`, to tell it from an open file
 
 CLOSED = "a picture of PIL was closed before its pixels were used; call its load() while it is open, or pass its copy()"
 

@@ -18,14 +18,11 @@ from numpy.typing import NDArray
 
 from ...errors import counted
 
-Pixels = NDArray[np.uint8]
-"""[H, W, C]."""
+Pixels = NDArray[np.uint8]  # [H, W, C]
 
-Ranges = tuple[tuple[float, float], ...]
-"""Low and high, of all channels or of each."""
+Ranges = tuple[tuple[float, float], ...]  # low and high, of all channels or of each
 
-LUMA = (19595, 38470, 7471)
-"""Of red, green and blue, over 65536: ITU-R 601-2, as Pillow computes it."""
+LUMA = (19595, 38470, 7471)  # of red, green and blue, over 65536: ITU-R 601-2, as Pillow computes it
 
 
 class Unfit(ValueError):

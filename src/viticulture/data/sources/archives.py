@@ -20,8 +20,7 @@ from typing import BinaryIO, NamedTuple
 from ...errors import UserError
 from .source import Reader
 
-MAX_MEMBER_BYTES = 2**29
-"""Largest file that is read out of an archive; a larger one is taken for a zip bomb."""
+MAX_MEMBER_BYTES = 2**29  # largest file that is read out of an archive; a larger one is taken for a zip bomb
 _UTF_8, _WINDOWS = 0x800, 0  # flag of a zip's member; system that made it
 
 

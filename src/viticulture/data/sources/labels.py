@@ -15,8 +15,7 @@ _SPLIT = re.compile(
     r"(train|val|test)(ing|id|idation)?([ _-]?(set|data|images))?([ _-]?(19|20)\d\d)?", flags=re.IGNORECASE
 )
 
-MISSING = re.compile(r"nan|<?na>?|n/a|null|none", flags=re.IGNORECASE)
-"""Spellings of an empty cell."""
+MISSING = re.compile(r"nan|<?na>?|n/a|null|none", flags=re.IGNORECASE)  # spellings of an empty cell
 _SEVERAL = re.compile(r"\s*[,;/&+]\s*")
 
 

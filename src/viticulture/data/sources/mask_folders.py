@@ -32,8 +32,7 @@ from .written import files_of, json_of, name_of, subfolder, whole
 
 NAMES = "classes.json"
 NO_CLASS = re.compile(r"unlabell?ed|void|ignored?", flags=re.IGNORECASE)  # either spelling
-MEANINGLESS = 254
-"""In `MaskFiles.values`: a pixel value that no class has."""
+MEANINGLESS = 254  # in `MaskFiles.values`: a pixel value that no class has
 MAX_CLASSES = 250
 
 

@@ -48,10 +48,8 @@ WAYS = (
 AGAIN = 8  # items that are read twice, to check that they stay the same
 DAMAGED = OSError, SyntaxError, Image.DecompressionBombError
 """What Pillow raises for a damaged file; anything else is an error in the code of the data set."""
-UNREADABLE = "unreadable"
-"""The fingerprint of an image that could not be read."""
-Label = str | float | None
-"""Name of a class as `labels.classify` takes it, or a number to predict."""
+UNREADABLE = "unreadable"  # the fingerprint of an image that could not be read
+Label = str | float | None  # name of a class as `labels.classify` takes it, or a number to predict
 
 
 class Part(NamedTuple):

@@ -87,8 +87,7 @@ TORCHVISION = {
     "svhn": Named("SVHN", _TRAIN_TEST, "train_32x32.mat, test_32x32.mat", "svhn"),
 }
 
-NAMES = ("digits", IMAGENET100, *TORCHVISION)
-"""Every data set that has a name."""
+NAMES = ("digits", IMAGENET100, *TORCHVISION)  # every data set that has a name
 
 
 def open_named(name: str) -> Source:

@@ -20,8 +20,7 @@ from ...errors import UserError
 Shape = list[Any] | Mapping[str, Any]
 """An object's outline as COCO writes it: polygons [[x, y, x, y, ...], ...], or run lengths {counts, size}."""
 
-UNLABELED = 255
-"""In a mask of classes: a pixel without a class, ignored in training and evaluation."""
+UNLABELED = 255  # in a mask of classes: a pixel without a class, ignored in training and evaluation
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,8 +106,7 @@ _TURNS: dict[int, Callable[[Tensor, Tensor, float, float], tuple[Tensor, Tensor]
     8: lambda x, y, h, w: (y, w - x),
 }
 
-NO_OBJECTS = Objects.of([], [])
-"""Of an image without objects."""
+NO_OBJECTS = Objects.of([], [])  # of an image without objects
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,7 @@ from .objects import Shape
 
 FINE = 5.0  # steps within a pixel to which COCO's code rounds corners
 
-FAR = 10
-"""Times the longer side of its image that a corner may lie away."""
+FAR = 10  # times the longer side of its image that a corner may lie away
 
 
 @cache

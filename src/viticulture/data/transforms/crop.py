@@ -27,8 +27,7 @@ TRIES = 10
 class Crop(ABC):
     """From cached images to the student's image size."""
 
-    columns: ClassVar[int]
-    """Uniform numbers that it reads for each image."""
+    columns: ClassVar[int]  # uniform numbers that it reads for each image
 
     @abstractmethod
     def __call__(self, images: ImageBatch, sizes: Tensor, u: Tensor, image_size: tuple[int, int]) -> Tensor:

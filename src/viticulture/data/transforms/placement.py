@@ -25,8 +25,7 @@ from .geometry import Flip
 from .resample import on_pixels
 from .view import Augment
 
-MIN_SIDE = 1.0
-"""Pixels on the canvas, of a box that is trained on."""
+MIN_SIDE = 1.0  # pixels on the canvas, of a box that is trained on
 FOLLOWED = {
     "scale_jitter": ScaleJitter,
     "flip": Flip,

@@ -29,8 +29,7 @@ OPERATIONS = (
     "auto_contrast", "equalize", "invert", "rotate", "posterize", "solarize", "solarize_add", "color",
     "contrast", "brightness", "sharpness", "shear_x", "shear_y", "translate_x", "translate_y",
 )  # fmt: skip
-ALL = (*OPERATIONS, "posterize_half")
-"""And one of AutoAugment's."""
+ALL = (*OPERATIONS, "posterize_half")  # and one of AutoAugment's
 PLAIN = {"auto_contrast": pixels.auto_contrast, "equalize": pixels.equalize, "invert": pixels.invert}
 GRADED = {
     "posterize": pixels.posterize,
@@ -159,8 +158,7 @@ def offsets(drawn: Drawn, shears: list[int], moves: list[int], lines: int, lengt
 
 
 POLICIES = {policy.value: policy for policy in transforms.AutoAugmentPolicy}
-REACH = (150 / 331) / 0.45
-"""Translation at AutoAugment's highest magnitude, 9, in RandAugment's at level 10."""
+REACH = (150 / 331) / 0.45  # translation at AutoAugment's highest magnitude, 9, in RandAugment's at level 10
 
 
 class AutoAugment(Filling):

@@ -31,8 +31,7 @@ TRANSFORMS = (
     Mix,
 )  # fmt: skip
 """Transforms that a recipe may name (in snake case), in the order in which they are applied."""
-CACHED = 2**17
-"""Floating-point numbers that a core's cache holds."""
+CACHED = 2**17  # Floating-point numbers that a core's cache holds
 
 
 class Augment:

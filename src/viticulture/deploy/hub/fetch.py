@@ -11,8 +11,7 @@ from ...user_code import check_known, of_a_file
 from ...waiting import quiet_hub
 from .shared import code_of_run
 
-HUB = "hf-hub:"
-"""Prefix of a run on the Hub, the same as timm's."""
+HUB = "hf-hub:"  # prefix of a run on the Hub, the same as timm's
 
 USED = ("run.json", "recipe.yaml", "evaluation.json", "weights/*")
 """Files of a run that are downloaded: small files, and the weights once (`push` also puts them where timm reads)."""

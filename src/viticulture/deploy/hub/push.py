@@ -38,8 +38,7 @@ from ...waiting import quiet_hub
 from .fetch import USED, check_repository, refused
 from .shared import named_code, shareable_facts, shareable_recipe, without_folders
 
-MAX_MATRIX = 12
-"""Classes with a whole confusion matrix."""
+MAX_MATRIX = 12  # classes with a whole confusion matrix
 MAX_ROWS = 50
 
 

@@ -37,10 +37,8 @@ from ...models.detection.networks import Segmenter
 from .detections import Detections
 from .graph import Graph, Run
 
-MAX_DIFFERENT = 0.02
-"""Share of boxes or pixels that may differ on a suitable image."""
-UNSTABLE = 0.25
-"""Share from which an image with boxes suits less than one without any."""
+MAX_DIFFERENT = 0.02  # share of boxes or pixels that may differ on a suitable image
+UNSTABLE = 0.25  # share from which an image with boxes suits less than one without any
 CLOSE = {"boxes": 0.5, "scores": 1e-2}  # pixels, and shares, within which two boxes are the same
 PERTURBED = 0.02  # share of a canvas's values that other kernels may round differently
 SIZES = ((48, 64), (301, 203))

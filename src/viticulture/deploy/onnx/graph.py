@@ -30,10 +30,8 @@ from ...outputs import check_out
 TOLERANCE = 1e-4
 """Largest difference between ONNX and PyTorch, relative to the largest logit: float32 with other kernels."""
 
-Run = Callable[[Tensor], tuple[Tensor, ...]]
-"""Runs a file: input -> outputs."""
-Finish = Callable[[Path], None]
-"""Changes a whole file before it appears under its name."""
+Run = Callable[[Tensor], tuple[Tensor, ...]]  # runs a file: input -> outputs
+Finish = Callable[[Path], None]  # changes a whole file before it appears under its name
 
 
 class Graph(nn.Module):

@@ -32,12 +32,9 @@ from ...evaluation.model import EvaluatedModel
 from ...outputs import check_out
 from .graph import Finish, check_ending, check_installed, to_onnx
 
-CALIBRATION = 256
-"""Training images that determine the scales."""
-TIMED = 30
-"""Single images that are timed."""
-FILES = 4
-"""Float32 files that exist at once during quantization; onnxruntime has no clear error for a truncated one."""
+CALIBRATION = 256  # training images that determine the scales
+TIMED = 30  # single images that are timed
+FILES = 4  # Float32 files that exist at once during quantization; onnxruntime has no clear error for a truncated one
 
 
 @dataclass(frozen=True)

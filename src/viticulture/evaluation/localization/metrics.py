@@ -30,14 +30,11 @@ from torch import Tensor
 
 from ...scores.objects import box_overlaps
 
-Boxes = NDArray[np.float64]
-"""[n, 4]: left, top, right and bottom edge, pixels; a pixel in the corner is 0, 0, 1, 1."""
+Boxes = NDArray[np.float64]  # [n, 4]: left, top, right and bottom edge, pixels; a pixel in the corner is 0, 0, 1, 1
 
-OVERLAPS = (0.3, 0.5, 0.7)
-"""Minimum intersections over unions of a correct box [1]."""
+OVERLAPS = (0.3, 0.5, 0.7)  # minimum intersections over unions of a correct box [1]
 
-THRESHOLDS = np.linspace(0, 0.99, 100)
-"""Of AS_EVALUATED."""
+THRESHOLDS = np.linspace(0, 0.99, 100)  # of AS_EVALUATED
 
 
 @dataclass(frozen=True, eq=False)

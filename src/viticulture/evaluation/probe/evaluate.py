@@ -45,8 +45,7 @@ TEMPERATURE = 0.07
 SIMILARITIES = 2**24  # in memory at once
 VALIDATION = 0.1  # share of the training images held out if the data has no validation split
 
-Part = tuple[Tensor, Tensor]
-"""Features [N, D] and labels [N]."""
+Part = tuple[Tensor, Tensor]  # features [N, D] and labels [N]
 
 Classify = Callable[[Part, Tensor, int, Sequence[float]], Tensor]
 """From labeled images, others [N, D], C and S settings to classes [S, N]."""

@@ -23,8 +23,7 @@ from . import blur, digital, weather
 from .blur import ImageArray
 from .strengths import CORRUPTIONS, SEVERITIES, level
 
-Batches = Iterator[tuple[Tensor, Tensor]]
-"""Images [B, 3, H, W] uint8 and labels [B], on the CPU."""
+Batches = Iterator[tuple[Tensor, Tensor]]  # images [B, 3, H, W] uint8 and labels [B], on the CPU
 
 BATCH = 128
 SEED = 0

@@ -17,8 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from ...kernels import fast_kernels
 
-BLOCK = 2**20
-"""Kernel entries processed at once on a CPU, which fit its caches."""
+BLOCK = 2**20  # kernel entries processed at once on a CPU, which fit its caches
 
 
 def involve(x: Tensor, kernels: Tensor, stride: int = 1) -> Tensor:

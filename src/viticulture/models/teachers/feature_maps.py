@@ -27,8 +27,7 @@ from .frozen import Frozen, adapted, check_reads
 
 CHUNKS = 4  # of a batch, one after the other
 
-Maps = dict[PatchGrid, list[Tensor]]
-"""Grid -> one [B, C, rows, columns] float32 per stage."""
+Maps = dict[PatchGrid, list[Tensor]]  # grid -> one [B, C, rows, columns] float32 per stage
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,7 @@ def fix_positions(student: nn.Module) -> None:
         student.pos_embed.requires_grad_(False).copy_(table)
 
 
-PatchGrid = tuple[int, int]
-"""Rows and columns of patches."""
+PatchGrid = tuple[int, int]  # rows and columns of patches
 
 
 def patchify(images: Tensor, patch: PatchGrid) -> Tensor:
