@@ -31,7 +31,7 @@ LOADS: dict[Callable[..., Any], tuple[str, ...]] = {
 """Command -> its slow imports, announced while they load; other commands need all three."""
 RUN_COMMANDS = (
     *(api.resume, api.evaluate, api.predict, api.export, api.serve, api.push),
-    *(api.links, api.localize, api.robustness),
+    *(api.links, api.localize, api.robustness, api.label_next),
 )
 """Commands that take a run's folder, and no other network."""
 _RANKS = "RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"
@@ -209,10 +209,7 @@ def _check(command: Command) -> None:
             check_key(key)
     if isinstance(arguments.get("budget"), str) and arguments["budget"]:
         TimeBudget(arguments["budget"])
-    out_first = bool(arguments.get("out")) and command.function not in (
-        api.train,
-        api.train_row,
-    )  # checked first
+    out_first = bool(arguments.get("out")) and command.function not in (api.train, api.train_row)  # checked first
     if arguments.get("data") and not out_first:
         from .data.open import check_there
 

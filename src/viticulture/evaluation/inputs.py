@@ -2,6 +2,7 @@
 """Images that the user names, holds or sends: files, folders, pictures of any library, encoded bytes; decoded as those
 in a run's cache."""
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from ..data.transforms.resample import resize_to_square
 from ..errors import UserError, received
 from ..text import readable
 from ..training.progress import showing
+from ..training.run_folder import RunFolder
+from ..training.run_inputs import config_of, dataset_of
 from .model import EvaluatedModel
 
 MAX_SENT_PIXELS = 50_000_000
@@ -34,8 +37,7 @@ MAX_SENT_PIXELS = 50_000_000
 
 ImageInput = Path | Decoded | BinaryIO | Unreadable
 """One image: a file here, pixels, an open file at its start, or the reason why an object is no image."""
-Item = tuple[str, ImageInput]
-"""A name, and the image."""
+Item = tuple[str, ImageInput]  # a name, and the image
 
 
 def as_images(inputs: Any) -> list[ImageInput]:
@@ -127,22 +129,16 @@ def _named(place: int, image: ImageInput) -> Iterator[Item]:
 
 @dataclass(frozen=True, eq=False)
 class OpenedItems:
-    """Images as a run's cache holds them.
-
-    Args:
-        errors: why an item could not be read; empty where it could.
-    """
+    """Images as a run's cache holds them."""
 
     images: CachedImages | None
     names: list[str]
-    errors: list[str]
+    errors: list[str]  # why an item could not be read; empty where it could
 
 
 def open_items(model: EvaluatedModel, items: Sequence[Item], max_pixels: int | None = None) -> OpenedItems:
-    """Decode images for a run's student; those that cannot be read get their reason.
-
-    Args:
-        max_pixels: limit for an open file; larger ones are not decoded. None: the limit of any file.
+    """Decode images for a run's student; those that cannot be read get their reason. `max_pixels`: limit for an open
+    file; larger ones are not decoded. None: the limit of any file.
     """
     side, fit = model.image_settings.cache_size, model.image_settings.fitting
     assert side is not None, "a run's recipe is resolved"
@@ -176,16 +172,29 @@ def read_unseen(config: Config, data: str | Source, classes: Sequence[str]) -> t
         return prepare_test(data, classes, config.images, skip, progress)
 
 
+def run_digests(run: RunFolder, splits: Sequence[str] = ("train", "val", "test")) -> set[bytes]:
+    """Return digests of the pixels of a run's own images. Raises: UserError, half a sentence, if unknown."""
+    try:
+        dataset = dataset_of(run, config_of(run))
+    except UserError as error:
+        raise UserError("its own are not there") from error
+    return {mark for split, images in dataset.splits.items() if split in splits for mark in pixel_digests(images)}
+
+
+def pixel_digests(images: Images) -> list[bytes]:
+    """Return digests of images' pixels. Raises: UserError, half a sentence, for streamed images."""
+    if not isinstance(images, CachedImages):
+        raise UserError("streamed images are not compared")
+    parts = torch.split(torch.arange(len(images)), 256)
+    pixels = (each for numbers in parts for each in images.take(numbers).cpu().numpy())
+    return [hashlib.blake2b(each.tobytes(), digest_size=16).digest() for each in pixels]
+
+
 def decoded(
     name: str, image: ImageInput, side: int, pixel_format: PixelFormat = RGB, max_pixels: int | None = None
 ) -> DecodedImage:
-    """Decode one image, no smaller than `side`.
-
-    Args:
-        side: pixels of its shorter side; a JPEG may be decoded at a fraction of its size.
-        max_pixels: as for `open_items`.
-
-    Raises: Unreadable, or OSError where the file cannot be opened.
+    """Decode one image, no smaller than `side`. `side`: pixels of its shorter side; a JPEG may be decoded at a fraction
+    of its size. `max_pixels`: as for `open_items`. Raises: Unreadable, or OSError where the file cannot be opened.
     """
     if isinstance(image, Unreadable):
         raise Unreadable(name, image.reason)

@@ -40,28 +40,20 @@ if TYPE_CHECKING:
 DECAYS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 FINAL_TOLERANCE = 1e-6  # nats, of the classifier that stays; those that are compared have the usual one
 FOLDS = 5
-ONE_FOLD_FROM = 20_000
-"""Training images from which a single fold is held out in cross-validation."""
+ONE_FOLD_FROM = 20_000  # training images from which a single fold is held out in cross-validation
 FEW = 8  # images on which the network's scores are compared with the classifier's
 
-Part = tuple[Tensor, Tensor]
-"""Features [N, D] and labels [N]."""
+Part = tuple[Tensor, Tensor]  # features [N, D] and labels [N]
 
 
 @dataclass(frozen=True)
 class Head:
-    """A linear classifier on frozen features.
+    """A linear classifier on frozen features."""
 
-    Args:
-        weight: [C, D]
-        bias: [C]
-        decay: its weight decay.
-        accuracy: where its decay was chosen -> share of images classified correctly; empty for a decay that was set.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    decay: float
+    weight: Tensor  # [C, D]
+    bias: Tensor  # [C]
+    decay: float  # its weight decay
+    # Where its decay was chosen -> share of images classified correctly; empty for a decay that was set.
     accuracy: Mapping[str, float]
 
 
@@ -153,7 +145,7 @@ def probe_head(
 
     Raises: UserError for a network whose scores are no linear function of vectors, or whose features are not finite.
     """
-    splits = {split: images for split, images in dataset.splits.items() if split != "test"}
+    splits = {split: images for split, images in dataset.splits.items() if split in ("train", "val")}
     features = head_features(student, data_spec, dataset, crop, device, splits)
     labeled = {
         split: (features[split].to(device), images.records.labels.to(device)) for split, images in splits.items()
@@ -179,14 +171,11 @@ def first_device(engine: Engine) -> torch.device:
 
 
 def fit_head(session: "Session", metadata: dict[str, Any]) -> None:
-    """Train the classifier of a session's frozen student, and write its weights and metrics into the run.
-
-    Args:
-        metadata: for the weights' config.json.
-
-    Raises: UserError, as `probe_head`.
+    """Train the classifier of a session's frozen student, and write its weights and metrics into the run. `metadata`:
+    for the weights' config.json. Raises: UserError, as `probe_head`.
     """
-    began, method, config, run = time.perf_counter(), session.method, session.config, session.run
+    began, cores_began = time.perf_counter(), time.process_time()
+    method, config, run = session.method, session.config, session.run
     device = first_device(config.engine)
     decay: float | None = config.values["method"]["decay"]
     head = probe_head(method.student, method.data_spec, session.dataset, config.images.crop, device, decay)
@@ -194,6 +183,7 @@ def fit_head(session: "Session", metadata: dict[str, Any]) -> None:
     save(method.student.cpu(), run.weights("last"), method.data_spec, {**metadata, "decay": head.decay})
     run.metrics.unlink(missing_ok=True)  # after a kill
     MetricsFile(run.metrics).log_metrics({"epoch": 0, "decay": head.decay, **head.accuracy}, step=0)
-    run.update(seconds=round(time.perf_counter() - began, 1), chosen_by=head.accuracy)
+    seconds, core_seconds = round(time.perf_counter() - began, 1), round(time.process_time() - cores_began, 1)
+    run.update(seconds=seconds, core_seconds=core_seconds, chosen_by=head.accuracy)
     for name, share in head.accuracy.items():
         log(f"head     weight decay {head.decay:g}, {100 * share:.1f} % correct in {name}")

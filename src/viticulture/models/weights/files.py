@@ -34,8 +34,7 @@ from .fill import check_numbers, filled
 from .load_matching import State, classifiers
 
 FILES = ("model.safetensors", "config.json")
-CHECKSUM = "crc32"
-"""Key, in our safetensors' header, of the checksum of the values, which reveals flipped bits."""
+CHECKSUM = "crc32"  # key, in our safetensors' header, of the checksum of the values, which reveals flipped bits
 MAX_CLASSES, MAX_SIDE, MAX_CHANNELS = 1_000_000, 8192, 1024  # beyond these a config.json counts as damaged
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")  # .tar: scripts that write NAME.pth.tar
 
