@@ -63,7 +63,6 @@ class LayerAnalysis:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "LayerAnalysis":
-        """Invert `to_dict`."""
         return cls(
             content["images"],
             content["reading"],

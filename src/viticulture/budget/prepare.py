@@ -24,7 +24,7 @@ from ..config.keys import STAGES
 from ..config.plan import plan_of
 from ..config.references import check_outlast, from_anywhere
 from ..config.resolve import Config
-from ..config.start import TEACHER_SIDE, load_started
+from ..config.start import LARGEST_SIDE, load_started
 from ..data.dataset import Dataset
 from ..data.image_settings import shape_of
 from ..data.open import open_source
@@ -304,7 +304,7 @@ def _stage(name: str, kind: Kind, config: Config, times: StepTimes, epochs: int,
 
 def _side(probe: Config) -> int:
     """Return the side of a teacher's images, pixels."""
-    return max(shape_of(probe.images.image_size or TEACHER_SIDE))
+    return max(shape_of(probe.images.image_size or LARGEST_SIDE))
 
 
 def _in_time(request: BudgetRequest, left: Callable[[], float]) -> Progress:

@@ -72,7 +72,6 @@ class Config:
 
     @property
     def method_class(self) -> type[Method]:
-        """The class of the method."""
         return find_method(self.method_name)
 
     @property

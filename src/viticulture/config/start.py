@@ -15,8 +15,9 @@ from .load import load_config, read
 from .references import GIVEN, ROW, references
 from .resolve import Config
 
-TEACHER_SIDE = 128
-"""Largest images.teacher_size that `--teacher` chooses, pixels: four times as many take a CPU four times as long."""
+LARGEST_SIDE = 128
+"""Largest images that are chosen for a trained network, to teach or to be fine-tuned, pixels: four times as many take a
+CPU four times as long."""
 
 
 def with_teacher(name: str, overrides: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def with_teacher(name: str, overrides: Mapping[str, Any] | None) -> dict[str, An
         if about.config.get("student") and about.config.get("num_classes") and Capability.CLASSES in method.provides:
             chosen |= {"guides.logits.teacher": source, "guides.logits.kind": "soft", "guides.logits.weight": 1.0}
     if about.image_size and not (recipe.get("images") or {}).get("teacher_size"):
-        chosen["images.teacher_size"] = min(max(about.image_size), TEACHER_SIDE)
+        chosen["images.teacher_size"] = min(max(about.image_size), LARGEST_SIDE)
     return {**chosen, **keys}
 
 

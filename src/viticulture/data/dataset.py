@@ -60,17 +60,14 @@ class Dataset:
 
     @property
     def train(self) -> Images:
-        """Training images."""
         return self.splits["train"]
 
     @property
     def val(self) -> Images | None:
-        """Validation images; None without."""
         return self.splits.get("val")
 
     @property
     def test(self) -> Images | None:
-        """Test images; None without."""
         return self.splits.get("test")
 
     @property

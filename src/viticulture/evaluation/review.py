@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..config.keys import PROBE
 from ..data.data_settings import DataSettings
 from ..data.decoded_cache import find_near_duplicates
 from ..data.image_set import Images
@@ -34,7 +35,6 @@ from ..training.linear_head import DECAYS, first_device, head_features
 from ..training.progress import showing
 from ..training.session import begin
 
-RECIPE = "probe/photos"
 FOLDS = 5
 FAR_OUT = 3.0  # interquartile ranges above the upper quartile (Tukey, "Exploratory Data Analysis", 1977)
 SMALL, LONG = 0.25, 3.0  # of the median of the shorter sides; times the median of longer by shorter side
@@ -117,7 +117,7 @@ def review(data: str | Source, overrides: Mapping[str, Any]) -> Review:
             f"a review predicts one class per image, and {source.name} has several labels; name other images"
         )
     with TemporaryDirectory(prefix="viticulture-review-") as folder:
-        session = begin(data, RECIPE, 0, str(Path(folder, "run")), False, keys, "")
+        session = begin(data, PROBE, 0, str(Path(folder, "run")), False, keys, "")
         dataset, config, method = session.dataset, session.config, session.method
         device = first_device(config.engine)
         features = head_features(method.student, method.data_spec, dataset, config.images.crop, device)

@@ -24,7 +24,6 @@ def classification_page(
     trained_on: Sequence[int] = (),
     mistakes: Sequence[Gallery] = (),
 ) -> TaskPage:
-    """The parts of a page."""
     result, (weights, split) = results.counting, named(results.counts)
     assert result is not None
     low, high = result.top1_interval
@@ -52,7 +51,6 @@ def classification_page(
 
 
 def _calibration(result: ClassificationResult) -> LineChart:
-    """Return the section about calibration."""
     dots, before = joined(result.reliability, MIN_IMAGES), result.uncalibrated
     note = f"On average confidence and accuracy differ by {_error(result)} points (expected calibration error). "
     if before is None:

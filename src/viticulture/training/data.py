@@ -7,6 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from ..config.keys import FINE_TUNE
 from ..config.resolve import Config
 from ..config.schema import transform_class
 from ..config.start import load_started
@@ -26,7 +27,6 @@ from ..parallel import Progress
 from .assemble import student_of
 from .progress import showing
 
-FINE_TUNED = "finetune/photos"
 CHOSEN = {
     RECIPES["labels"]: "images have several labels, which {} predicts one by one; --recipe default/photos predicts "
     "combinations",
@@ -153,7 +153,7 @@ def resolve_default(name: str, overrides: Mapping[str, Any] | None) -> Config:
     That of a class an image is the one for fine-tuning where the user names a trained network.
     """
     if (overrides or {}).get("student.init") is not None and name.startswith("default/") and "digits" not in name:
-        name = FINE_TUNED
+        name = FINE_TUNE
     config = load_started(name, overrides)
     given, student, images = overrides or {}, config.student, config.images
     chosen = student.patch_size is not None and "student.patch_size" not in given and images.image_size is not None
