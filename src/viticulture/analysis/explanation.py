@@ -28,9 +28,9 @@ from ..training.run_folder import RunFolder
 from ..training.run_inputs import config_of, dataset_of, stands_for_own
 from ..training.state import beneath, load_checkpoint
 from .attention import selected_layers
-from .cka import MIN_IMAGES
 from .galleries import Gallery, Group, file_name, read_galleries, save_galleries
 from .layers import (
+    MIN_IMAGES,
     LayerAnalysis,
     analyze_layers,
     default_reading,

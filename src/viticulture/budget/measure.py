@@ -10,8 +10,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from ..config.plan import plan_of
-from ..config.resolve import Config
+from ..config.resolve import Config, plan_of
 from ..data.dataset import Dataset, ImageSettings
 from ..data.image_set import CachedImages, Images, Records
 from ..data.image_settings import choose_cache_size, choose_image_size, normalization

@@ -21,9 +21,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..config.keys import STAGES
-from ..config.plan import plan_of
 from ..config.references import check_outlast, from_anywhere
-from ..config.resolve import Config
+from ..config.resolve import Config, plan_of
 from ..config.start import LARGEST_SIDE, load_started
 from ..data.dataset import Dataset
 from ..data.image_settings import shape_of

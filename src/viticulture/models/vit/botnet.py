@@ -23,7 +23,7 @@ from timm.models.byobnet import ByoBlockCfg, ByobNet, ByoModelCfg
 
 from ..registering import register, timm_config
 from .hybrid_vit import four_patches
-from .patch_embed import fitting_grid, halving_widths
+from .patches import fitting_grid, halving_widths
 
 SIZES: dict[str, dict[str, Any]] = {
     "botnet14t": {"embed_dim": 512, "depth": 2, "num_heads": 4},

@@ -38,8 +38,7 @@ from ...errors import UserError, unknown
 from ..cpu.dropout import replace_dropout
 from ..registering import FEATURES, eight_patches, register, reject_pretrained, timm_config
 from .attention import DroppedAttention
-from .patch_embed import ConvolutionalEmbed
-from .patches import PatchGrid, patchify
+from .patches import ConvolutionalEmbed, PatchGrid, patchify
 from .sparse_attention import FreeSparseAttention, SparseAttention
 
 
