@@ -54,7 +54,7 @@ def check_out(out: str | Path, *endings: str, size: int = 1) -> Path:
 
 
 def write_out(out: str | Path, content: str | dict[str, Any]) -> Path:
-    """Write a text or JSON file and log its path. Raises: as `write_whole`."""
+    """Write a text or JSON file and log its path."""
     path = write_whole(Path(out), content)
     log(f"written  {path}")
     return path

@@ -159,8 +159,6 @@ def agents_of(run: RunFolder) -> dict[str, nn.Module]:
     """Load the agent CNNs of a run from its last checkpoint, by the guide that trained them, in inference mode.
 
     An agent with shared weights takes them from the student of the same step.
-
-    Raises: UserError if the run has no checkpoint, or a damaged one.
     """
     config = config_of(run)
     guides = config.values["guides"].items()
@@ -222,7 +220,7 @@ def feature_maps(
     model: EvaluatedModel, batch: Tensor, layers: Sequence[int] = (), network: str = "the network"
 ) -> dict[int, Tensor]:
     """Compute the maps of layers for every image: layer, counted from 1 -> [B, rows, columns]. `layers`: counted from
-    1; empty takes up to four, spread over the depth. Raises: UserError for a layer that the network does not have.
+    1; empty takes up to four, spread over the depth.
     """
     taps = layer_taps(model.network, "blocks")
     assert taps.layout is not None

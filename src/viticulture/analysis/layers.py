@@ -163,8 +163,7 @@ def to_tensor(values: Any) -> Tensor:
 
 def analyze_layers(student: nn.Module, batches: Iterable[Tensor], reading: str = "norms") -> LayerAnalysis:
     """Compute attention statistics, CKA and Fourier amplitudes of a ViT; memory does not grow with the images.
-    `batches`: images [B, channels, H, W]; a last batch of another size counts in all but CKA. Raises: UserError for a
-    student without attention or without such a reading, or fewer images than CKA needs.
+    `batches`: images [B, channels, H, W]; a last batch of another size counts in all but CKA.
     """
     taps, statistics, cka = layer_taps(student, reading, "attention"), AttentionStatistics(), MinibatchCKA()
     assert taps.layout is not None

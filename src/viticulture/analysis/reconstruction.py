@@ -76,10 +76,7 @@ def reconstructs(config: Config) -> bool:
 
 
 def load_reconstructor(run: RunFolder, dataset: Dataset) -> Reconstructor:
-    """Load a run's method with its decoder from the last checkpoint, in inference mode.
-
-    Raises: UserError if the run has no checkpoint.
-    """
+    """Load a run's method with its decoder from the last checkpoint, in inference mode."""
     config = config_of(run)
     state = beneath(load_checkpoint(run.checkpoint)["state_dict"], "method.")
     plain = {**config.values, "guides": {}, "student": {**config.values["student"], "init": None}}

@@ -190,7 +190,8 @@ def read_results(run: RunFolder, task: "type[Task]") -> Results[Any] | None:
 
 def read_headline(run: RunFolder) -> Headline | None:
     """Read the number that counts without the rest, and without importing the run's task; None before the run is
-    evaluated. Raises: UserError if the file is damaged."""
+    evaluated.
+    """
 
     def made(content: dict[str, Any]) -> Headline | None:
         headline = content[HEADLINE] if _of_these_weights(run, content) else None

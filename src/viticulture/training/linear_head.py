@@ -194,8 +194,6 @@ def head_features(
         student: is moved to the device and set to evaluation mode.
         crop: of images, as in evaluation.
         splits: of the dataset; null for all.
-
-    Raises: UserError for a network whose scores are no linear function of vectors, or whose features are not finite.
     """
     student.eval().to(device)
     heads = tuple(f"{name}." for name in classifiers(student))
@@ -254,7 +252,7 @@ def first_device(engine: Engine) -> torch.device:
 
 def fit_head(session: "Session", metadata: dict[str, Any]) -> None:
     """Train the classifier of a session's frozen student, and write its weights and metrics into the run. `metadata`:
-    for the weights' config.json. Raises: UserError, as `probe_head`.
+    for the weights' config.json.
     """
     began, method, config, run = time.perf_counter(), session.method, session.config, session.run
     device = first_device(config.engine)

@@ -247,7 +247,7 @@ class RunFolder:
 
     @property
     def image_names(self) -> dict[str, list[str]]:
-        """Split -> names of its images, in order. Raises: UserError if the file is missing or damaged."""
+        """Split -> names of its images, in order."""
         return self._names_by_split(self.read("split.json").get("names"))
 
     @property

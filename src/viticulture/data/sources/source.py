@@ -135,7 +135,7 @@ class Source:
         return self if self.targets is None else replace(self, classes=(), targets=None, warnings=())
 
     def read(self, i: int) -> Image.Image:
-        """Return image i upright, in RGB and in full size. Raises: Unreadable."""
+        """Return image i upright, in RGB and in full size."""
         return self.picture(i).image
 
     def picture(self, i: int, shrink: int | None = None) -> decode.DecodedImage:
@@ -157,7 +157,7 @@ class Source:
         return (height, width) if self.fit is None else self.fit.size(height, width)
 
     def orientation(self, i: int) -> int:
-        """Return the EXIF orientation of image i. Raises: Unreadable."""
+        """Return the EXIF orientation of image i."""
         with self._opened(i) as file:
             return (
                 1 if isinstance(file, decode.DECODED) else decode.orientation_of(file, self.names[i], self.pixel_format)

@@ -80,10 +80,7 @@ def create(
     patch_size: int = 16,
     **settings: Any,
 ) -> BotNet:
-    """Build a key of `SIZES`; keywords are those of `ByobNet` and of `stages`.
-
-    Raises: UserError for images that patches do not tile, and for patches and widths that stages cannot have.
-    """
+    """Build a key of `SIZES`; keywords are those of `ByobNet` and of `stages`."""
     size = {**SIZES[variant], **{key: settings.pop(key) for key in SIZES[variant].keys() & settings.keys()}}
     fitting_grid(img_size, patch_size)
     return build_model_with_cfg(
