@@ -83,11 +83,8 @@ def open_by_default(data: Any) -> tuple[Source, str, tuple[str, ...]]:
         recipe = default_recipe(source)
         return source, recipe, (CHOSEN[recipe].format(recipe),) if recipe in CHOSEN else ()
     recipe = RECIPES[source.contents]
-    return (
-        source,
-        recipe,
-        (f"images come with {ANNOTATED[source.contents].held} in place of classes, so {recipe} is the recipe",),
-    )
+    held = ANNOTATED[source.contents].held
+    return source, recipe, (f"images come with {held} in place of classes, so {recipe} is the recipe",)
 
 
 def load_dataset(

@@ -74,11 +74,7 @@ def stages(patch_size: int, embed_dim: int, depth: int, num_heads: int) -> ByoMo
 
 
 def create(
-    variant: str,
-    pretrained: bool = False,
-    img_size: int | tuple[int, int] = 64,
-    patch_size: int = 16,
-    **settings: Any,
+    variant: str, pretrained: bool = False, img_size: int | tuple[int, int] = 64, patch_size: int = 16, **settings: Any
 ) -> BotNet:
     """Build a key of `SIZES`; keywords are those of `ByobNet` and of `stages`."""
     size = {**SIZES[variant], **{key: settings.pop(key) for key in SIZES[variant].keys() & settings.keys()}}

@@ -207,11 +207,7 @@ def build_sparse(name: str, pretrained: bool = False, free_alpha: bool = False, 
 
 
 def build_local(
-    name: str,
-    pretrained: bool = False,
-    shifted_patches: bool = True,
-    local_attention: bool = True,
-    **options: Any,
+    name: str, pretrained: bool = False, shifted_patches: bool = True, local_attention: bool = True, **options: Any
 ) -> VisionTransformer:
     """Build the network named without its ending, with the parts of [2]; further options as for `build`.
 
