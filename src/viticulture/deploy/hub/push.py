@@ -22,7 +22,8 @@ from ...errors import UserError, received
 from ...models.data_spec import DataSpec
 from ...models.similarity import FILE, KEY
 from ...models.tta import temperature_of, tta_mode
-from ...models.weights.files import FILES, read_config
+from ...models.weights.checksum import FILES
+from ...models.weights.files import read_config
 from ...tasks.results import RESULTS, Results
 from ...tasks.task import task_of
 from ...text import shell_word

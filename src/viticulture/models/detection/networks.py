@@ -15,7 +15,8 @@ from torch import nn
 from ...errors import UserError, unknown
 from ..data_spec import DataSpec
 from ..students import FROM_DATA, blueprint, create_student
-from ..weights.files import FILES, parsed_config, read_config, read_weights
+from ..weights.checksum import FILES
+from ..weights.files import parsed_config, read_config, read_weights
 from ..weights.fill import filled
 from .backbone import MapBackbone
 from .detector import Detector, DetectorSizes

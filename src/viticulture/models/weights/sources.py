@@ -28,8 +28,8 @@ from ...waiting import quiet_hub, waiting
 from ..data_spec import DataSpec
 from ..students import FROM_DATA, blueprint, create_student
 from .checkpoint_keys import encoder, own_names
+from .checksum import FILES
 from .files import (
-    FILES,
     SUFFIXES,
     brief,
     build,
