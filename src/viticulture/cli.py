@@ -32,7 +32,7 @@ LOADS: dict[Callable[..., Any], tuple[str, ...]] = {
 """Command -> its slow imports, announced while they load; other commands need all three."""
 RUN_COMMANDS = (
     *(api.resume, api.evaluate, api.predict, api.export, api.serve, api.push),
-    *(api.links, api.localize, api.robustness),
+    *(api.links, api.localize, api.robustness, api.label_next),
 )
 """Commands that take a run's folder, and no other network."""
 _RANKS = "RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK"

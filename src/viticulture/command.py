@@ -41,6 +41,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "localize": api.localize,
     "probe": api.probe,
     "review": api.review,
+    "next": api.label_next,
     "robustness": api.robustness,
     "recipes": api.recipes,
     "tables": api.tables,

@@ -7,7 +7,7 @@ Slow imports (torch, timm, lightning) are inside the functions, so that `--help`
 from ..study.terms import Subsets, Terms, Where
 from .analyses import explain, inspect, links, localize, report, robustness
 from .lists import cache, demo, models, recipes, reference, resolved, runs, say, tables
-from .probing import probe, review
+from .probing import label_next, probe, review
 from .run import Run
 from .run import open_run as open
 from .runs import evaluate, export, predict
@@ -33,6 +33,7 @@ __all__ = [
     "explain",
     "export",
     "inspect",
+    "label_next",
     "links",
     "localize",
     "models",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on frozen networks: evaluate them, make them runs with a new classifier, review data by their features."""
+"""Commands on frozen networks: evaluate them, make them runs with a new classifier, review data by their features,
+choose the images to label next."""
 
 import re
 from collections.abc import Sequence
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UserError
 from ..outputs import check_out
+from ..text import log
 from .analyses import report
-from .arguments import as_source, checked, run_folder_of
+from .arguments import as_source, checked, run_folder_of, trained_run
 from .run import Run
 from .training import command, train
 
@@ -102,14 +104,54 @@ def review(data: Any, out: str = "review.html", overrides: dict[str, Any] | None
     from ..outputs import write_out
     from ..report.review_page import review_csv, review_page, summary
 
-    page = check_out(out, ".html")
-    if (table := page.with_suffix(".csv")).exists():
-        raise UserError(f"{table} exists, and may hold decisions; move it, or choose another --out")
-    check_out(table, ".csv")
+    page, table = _page_and_list(out)
     result = reviewed(as_source(data), overrides or {})
     write_out(table, review_csv(result))
     write_out(page, review_page(result, table.name))
     return summary(result)
+
+
+@checked
+def label_next(run: Any, images: list[str], count: int = 50, out: str = "next.html") -> "Table":
+    """Choose the unlabeled images to label next: those the run is uncertain about, and that differ from each other.
+
+    Images of the run's own data are left out by their pixels, and so are copies among the others.
+
+    Args:
+        run: the run of a classifier, or hf-hub:USER/NAME; `viticulture probe NETWORK DATA --out RUN` makes one of a
+            public network in minutes.
+        images: unlabeled images, files or folders; in Python also pictures, see `Run.predict`.
+        count: number of images to choose.
+        out: the page to write, .html, and next to it the list, .csv, which Label Studio imports; existing lists stay.
+
+    Returns: the chosen images, the most useful first, with the run's predictions.
+    """
+    from ..evaluation.inputs import as_images
+    from ..evaluation.label_next import choose_next
+    from ..outputs import write_out
+    from ..report.review_page import next_csv, next_page, next_summary
+    from ..tasks.task import items_of, task_of
+
+    page, table = _page_and_list(out)
+    folder = trained_run(run_folder_of(run))
+    if (task := task_of(folder)).contents not in ("classes", "labels"):
+        raise UserError(
+            f"images to label next are those with uncertain classes, and {run} {task.does}; name a classifier"
+        )
+    result = choose_next(folder, items_of(as_images(images)), count)
+    for warning in result.warnings:
+        log(f"note     {warning}")
+    write_out(table, next_csv(result))
+    write_out(page, next_page(result, table.name))
+    return next_summary(result, table.name)
+
+
+def _page_and_list(out: str) -> tuple[Path, Path]:
+    """Check and return the files of a page and of its list. Raises: UserError for a list that exists."""
+    page = check_out(out, ".html")
+    if (table := page.with_suffix(".csv")).exists():
+        raise UserError(f"{table} exists, and may hold decisions; move it, or choose another --out")
+    return page, check_out(table, ".csv")
 
 
 def _ranked(networks: Sequence[str], data: Any, out: str, overrides: dict[str, Any]) -> "Table":

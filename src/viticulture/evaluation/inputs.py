@@ -2,6 +2,7 @@
 """Images that the user names, holds or sends: files, folders, pictures of any library, encoded bytes; decoded as those
 in a run's cache."""
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from ..data.transforms.resample import resize_to_square
 from ..errors import UserError, received
 from ..text import readable
 from ..training.progress import showing
+from ..training.run_folder import RunFolder
+from ..training.run_inputs import config_of, dataset_of
 from .model import EvaluatedModel
 
 MAX_SENT_PIXELS = 50_000_000
@@ -174,6 +177,24 @@ def read_unseen(config: Config, data: str | Source, classes: Sequence[str]) -> t
     with showing("reading images") as progress:
         skip = config.data.skip_unreadable
         return prepare_test(data, classes, config.images, skip, progress)
+
+
+def run_digests(run: RunFolder, splits: Sequence[str] = ("train", "val", "test")) -> set[bytes]:
+    """Return digests of the pixels of a run's own images. Raises: UserError, half a sentence, if unknown."""
+    try:
+        dataset = dataset_of(run, config_of(run))
+    except UserError as error:
+        raise UserError("its own are not there") from error
+    return {mark for split, images in dataset.splits.items() if split in splits for mark in pixel_digests(images)}
+
+
+def pixel_digests(images: Images) -> list[bytes]:
+    """Return digests of images' pixels. Raises: UserError, half a sentence, for streamed images."""
+    if not isinstance(images, CachedImages):
+        raise UserError("streamed images are not compared")
+    parts = torch.split(torch.arange(len(images)), 256)
+    pixels = (each for numbers in parts for each in images.take(numbers).cpu().numpy())
+    return [hashlib.blake2b(each.tobytes(), digest_size=16).digest() for each in pixels]
 
 
 def decoded(

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page and the list of a reviewed data set."""
+"""Pages and lists of images to look at: those of a reviewed data set, and unlabeled ones to label next."""
 
 from collections.abc import Sequence
 
 from ..analysis.galleries import Gallery, Group
 from ..errors import counted
+from ..evaluation.label_next import NextLabels
 from ..evaluation.review import REASONS, Review, Suspect
 from ..outputs import csv_text
 from ..table import Cell, Column, Table, percent
@@ -13,6 +14,8 @@ from .pictures import galleries
 
 MAX_DRAWN = 60
 """Images of a reason on the page."""
+MAX_LISTED = 15
+"""Images to label next in the terminal."""
 COLUMNS = ("image", "label", "suggested", "reason", "score", "detail", "split")
 
 
@@ -66,3 +69,40 @@ def _lines(each: Suspect) -> list[str]:
     """Return the text below a picture."""
     suggested = [f"rather {each.suggested}?"] if each.suggested else []
     return [f"labeled {each.label}", *suggested, *([each.detail] if each.detail else []), each.name]
+
+
+def next_summary(result: NextLabels, file: str) -> Table:
+    """List the first images to label next; `file` lists all."""
+    columns = [Column("image", "name"), Column("predicted"), Column("probability")]
+    rows = [[each.name, each.predicted, each.probability] for each in result.chosen[:MAX_LISTED]]
+    note = f"{file} lists all {len(result.chosen):,}." if len(result.chosen) > MAX_LISTED else ""
+    return Table(f"{_of(result)} to label next", columns, rows, note)
+
+
+def next_csv(result: NextLabels) -> str:
+    """Return a row for each image in the order of choice; Label Studio imports it (`$image`)."""
+    return csv_text([("image", "suggested", "score"), *((i.name, i.predicted, i.probability) for i in result.chosen)])
+
+
+def next_page(result: NextLabels, file: str) -> str:
+    """Return the page as HTML text.
+
+    Args:
+        file: name of the list.
+    """
+    sentence = (
+        f"{result.run} is uncertain about them, and they differ from each other. {file} lists them; label them, add "
+        "them to the training images, and train again."
+    )
+    drawn = result.chosen[:MAX_DRAWN]
+    more = f" The first {MAX_DRAWN} of {len(result.chosen):,}." if len(result.chosen) > MAX_DRAWN else ""
+    note = f"In the order of choice. Below an image: the prediction and its probability.{more}"
+    groups: list[Group] = [
+        ([each.picture], [f"{each.predicted or 'none'} {each.probability}".rstrip(), each.name]) for each in drawn
+    ]
+    head = Head("Images to label next", f"{_of(result)} are worth labeling first.", sentence, result.warnings)
+    return document(head, [Section("Images", galleries([Gallery("", groups, note)]))])
+
+
+def _of(result: NextLabels) -> str:
+    return f"{counted(len(result.chosen), 'image')} of {result.images:,}"

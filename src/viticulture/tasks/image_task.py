@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tasks whose networks have one output vector an image: what their evaluation, predictions and pictures share."""
 
-import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,12 +16,12 @@ from ..analysis.galleries import FILE, Gallery, overlay, save_galleries
 from ..analysis.pictures import examples, fine_attention
 from ..analysis.reconstruction import reconstruction_gallery, reconstructs
 from ..data.dataset import Dataset, warnings_on_test
-from ..data.image_set import CachedImages, Images
+from ..data.image_set import Images
 from ..data.images.format import displayed
 from ..data.open import open_source
 from ..data.sources.source import Source
 from ..errors import UserError, counted
-from ..evaluation.inputs import Item, OpenedItems, open_items, read_unseen
+from ..evaluation.inputs import Item, OpenedItems, open_items, pixel_digests, read_unseen, run_digests
 from ..evaluation.localization.metrics import score_maps
 from ..evaluation.model import EvaluatedModel, check_classes, heads_of, of_run, pictures
 from ..evaluation.outputs import Predictions, check_finite, choose_views, collect, save_num_views
@@ -33,7 +32,7 @@ from ..models.weights.files import load, note, read_config
 from ..scores.calibration import calibrated
 from ..training.data import for_method
 from ..training.run_folder import RunFolder
-from ..training.run_inputs import config_of, dataset_of
+from ..training.run_inputs import config_of
 from .results import Evaluated, OtherImages, Results, SavedPredictions, save_predictions, save_results
 from .task import Exported, Prediction, Predictor, Task
 
@@ -278,23 +277,11 @@ def outputs_of(
 def trained_on(run: RunFolder, images: Images) -> list[str]:
     """A sentence where decoded images are among those that a run was trained on, or where that is not known."""
     try:
-        dataset = dataset_of(run, config_of(run))
-    except UserError:
-        return [f"whether {run.path} was trained on some of these images is not known: its own are not there"]
-    if not (isinstance(dataset.train, CachedImages) and isinstance(images, CachedImages)):
-        return [
-            f"whether {run.path} was trained on some of these images is not known: streamed images are not compared"
-        ]
-    known = set(_digests(dataset.train))
-    same = [name for name, mark in zip(images.records.names, _digests(images), strict=True) if mark in known]
+        trained, marks = run_digests(run, ["train"]), pixel_digests(images)
+    except UserError as error:
+        return [f"whether {run.path} was trained on some of these images is not known: {error}"]
+    same = [name for name, mark in zip(images.records.names, marks, strict=True) if mark in trained]
     if not same:
         return []
     share = f"{counted(len(same), 'image')} of {len(images):,}"
     return [f"this run was trained on {share}, pixel by pixel the same, such as {same[0]}: the results are too good"]
-
-
-def _digests(images: CachedImages) -> Iterator[bytes]:
-    """Digests of images' pixels."""
-    for numbers in torch.split(torch.arange(len(images)), 256):
-        for pixels in images.take(numbers).cpu().numpy():
-            yield hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
