@@ -213,10 +213,7 @@ def _check(command: Command) -> None:
             check_key(key)
     if isinstance(arguments.get("budget"), str) and arguments["budget"]:
         TimeBudget(arguments["budget"])
-    out_first = bool(arguments.get("out")) and command.function not in (
-        api.train,
-        api.train_row,
-    )  # checked first
+    out_first = bool(arguments.get("out")) and command.function not in (api.train, api.train_row)  # checked first
     if arguments.get("data") and not out_first:
         from .data.open import check_there
 

@@ -68,8 +68,7 @@ SHORT = {  # option -> the recipe key it sets, help
     "--logger": ("engine.logger", "also log to mlflow, wandb or trackio"),
     "--devices": ("engine.devices", "processes on this machine, one device each"),
 }
-MAX_ERROR = 1000
-"""Characters of an error's beginning, and of its end, that are printed; a longer one repeats its input."""
+MAX_ERROR = 1000  # characters of an error's beginning, and of its end, that are printed; a longer one repeats its input
 OPTIONAL = ("data", "pattern", "folder")  # positional arguments with a default
 REQUIRED = ("table", "row", "boxes")  # options without one
 HELP = ("-h", "--help", "--help-all")
@@ -119,17 +118,11 @@ def pair(word: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Command:
-    """A parsed command line.
+    """A parsed command line."""
 
-    Args:
-        function: in `api`.
-        keywords: its arguments.
-        print_config: only print the recipe.
-    """
-
-    function: Callable[..., Any]
-    keywords: dict[str, Any]
-    print_config: bool
+    function: Callable[..., Any]  # in `api`
+    keywords: dict[str, Any]  # its arguments
+    print_config: bool  # only print the recipe
 
 
 class Parser(argparse.ArgumentParser):
@@ -287,12 +280,7 @@ def _meanings(documented: Any) -> dict[str, str]:
 
 def split_overrides(words: list[str], options: Container[str]) -> tuple[dict[str, Any], list[str]]:
     """Split off `--section.key value`, `--section.key=value` and the short options of recipe keys; values are YAML.
-
-    Args:
-        words: of a command line.
-        options: of the command itself.
-
-    Returns: recipe key -> value, and the remaining words.
+    `words`: of a command line. `options`: of the command itself. Returns: recipe key -> value, and the remaining words.
     """
     overrides: dict[str, Any] = {}
     left: list[str] = []

@@ -61,10 +61,8 @@ def write_out(out: str | Path, content: str | dict[str, Any]) -> Path:
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """Format rows as CSV that is safe to open in a spreadsheet; None is an empty cell.
-
-    Text that begins like a formula gets the spreadsheets' text mark '; control characters and undecodable bytes are
-    written as Python escapes.
+    """Format rows as CSV that is safe to open in a spreadsheet; None is an empty cell. Text that begins like a formula
+    gets the spreadsheets' text mark '; control characters and undecodable bytes are written as Python escapes.
     """
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerows([csv_cell(value) for value in row] for row in rows)

@@ -8,7 +8,7 @@ the function that opens it (`viticulture train python:my_module.open_scans`).
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .data.batches.batch import Batch
+from .data.batches.targets import Batch
 from .data.sources.source import Reader, Source
 from .data.transforms.transform import Transform
 from .errors import UserError

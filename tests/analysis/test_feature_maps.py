@@ -11,8 +11,14 @@ import torch
 
 from refusals import refused
 from viticulture import cli
-from viticulture.analysis.explanation import agent_models, agents_of, read_explanation
-from viticulture.analysis.feature_maps import feature_galleries, feature_map, feature_maps
+from viticulture.analysis.explanation import (
+    agent_models,
+    agents_of,
+    feature_galleries,
+    feature_map,
+    feature_maps,
+    read_explanation,
+)
 from viticulture.analysis.pictures import attention_galleries
 from viticulture.api.run import Run
 from viticulture.api.training import train

@@ -169,10 +169,8 @@ class RunningMean:
 
 
 class AttentionStatistics:
-    """Entropy and distance of every head, mean over all images added.
-
-    Deviation: the authors' code weights batches equally, so images of a smaller last batch count more; here all images
-    have the same weight.
+    """Entropy and distance of every head, mean over all images added. Deviation: the authors' code weights batches
+    equally, so images of a smaller last batch count more; here all images have the same weight.
     """
 
     def __init__(self) -> None:

@@ -21,14 +21,9 @@ MIN_IMAGES = 4  # in a batch; HSIC_1 divides by n - 3
 
 
 def gram(features: Tensor) -> Tensor:
-    """Compute inner products between the images of a batch with a zero diagonal, K~ of Eq. (3), double precision.
-
-    The batch mean is subtracted first: HSIC_1 does not change, and single precision suffices for large means.
-
-    Args:
-        features: [B, ...]; all but the first dimension is flattened.
-
-    Returns: [B, B].
+    """Compute inner products between the images of a batch with a zero diagonal, K~ of Eq. (3), double precision. The
+    batch mean is subtracted first: HSIC_1 does not change, and single precision suffices for large means. `features`:
+    [B, ...]; all but the first dimension is flattened. Returns: [B, B].
     """
     rows = features.flatten(1).float()
     rows = rows - rows.mean(0)
@@ -67,12 +62,8 @@ class MinibatchCKA:
         self._sums: tuple[Tensor, Tensor, Tensor] | None = None
 
     def add(self, first: Sequence[Tensor], second: Sequence[Tensor] | None = None) -> None:
-        """Add a batch.
-
-        Args:
-            second: another student's of the same images; None compares the first with itself.
-
-        Raises: UserError for batches that are too small for an estimate, or have different numbers of images.
+        """Add a batch. `second`: another student's of the same images; None compares the first with itself. Raises:
+        UserError for batches that are too small for an estimate, or have different numbers of images.
         """
         images = {len(layer) for layer in (*first, *(second or ()))}
         if len(images) != 1 or min(images) < MIN_IMAGES:

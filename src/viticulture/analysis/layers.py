@@ -36,25 +36,16 @@ EPSILON = 1e-6  # keeps the logarithm finite; the authors'
 
 @dataclass(frozen=True)
 class LayerAnalysis:
-    """Attention statistics, CKA and Fourier amplitudes, by layer from first to last.
-
-    Args:
-        distance: of attention, [h] per layer, pixels.
-        entropy: of attention, [h] per layer, nats.
-        uniform: distance and entropy of a head with uniform attention, one pair per layer.
-        cka: between every two layers' features, [layers, layers].
-        frequencies: of `amplitude`, units of pi per patch; empty for non-square grids.
-        amplitude: relative log amplitude of every layer's features, [layers, frequencies].
-    """
+    """Attention statistics, CKA and Fourier amplitudes, by layer from first to last."""
 
     images: int
     reading: str
-    distance: list[Tensor]
-    entropy: list[Tensor]
-    uniform: list[tuple[float, float]]
-    cka: Tensor
-    frequencies: list[float]
-    amplitude: Tensor
+    distance: list[Tensor]  # of attention, [h] per layer, pixels
+    entropy: list[Tensor]  # of attention, [h] per layer, nats
+    uniform: list[tuple[float, float]]  # distance and entropy of a head with uniform attention, one pair per layer
+    cka: Tensor  # between every two layers' features, [layers, layers]
+    frequencies: list[float]  # of `amplitude`, units of pi per patch; empty for non-square grids
+    amplitude: Tensor  # relative log amplitude of every layer's features, [layers, frequencies]
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers for JSON; null for NaN."""
@@ -99,11 +90,8 @@ def to_tensor(values: Any) -> Tensor:
 
 def analyze_layers(student: nn.Module, batches: Iterable[Tensor], reading: str = "norms") -> LayerAnalysis:
     """Compute attention statistics, CKA and Fourier amplitudes of a ViT; memory does not grow with the images.
-
-    Args:
-        batches: images [B, channels, H, W]; a last batch of another size counts in all but CKA.
-
-    Raises: UserError for a student without attention or without such a reading, or fewer images than CKA needs.
+    `batches`: images [B, channels, H, W]; a last batch of another size counts in all but CKA. Raises: UserError for a
+    student without attention or without such a reading, or fewer images than CKA needs.
     """
     taps, statistics, cka = layer_taps(student, reading, "attention"), AttentionStatistics(), MinibatchCKA()
     assert taps.layout is not None

@@ -97,10 +97,8 @@ def occlusion(model: EvaluatedModel, images: Images) -> Gallery:
 
 def attention_galleries(model: EvaluatedModel, images: Images, layers: Sequence[int] = ()) -> list[Gallery]:
     """Draw what a ViT attends to in the first image of each of a few classes; empty for students without attention.
-
-    Args:
-        layers: counted from 1; empty takes up to four, spread over the depth. So does a network whose blocks do not
-            have one attention layer each.
+    `layers`: counted from 1; empty takes up to four, spread over the depth. So does a network whose blocks do not have
+    one attention layer each.
     """
     try:
         taps = Taps(model.network, frozenset({"attention"}))

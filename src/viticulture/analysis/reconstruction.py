@@ -41,20 +41,13 @@ class Reconstructor(Protocol):
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """Images with gray levels in [0, 1], their masks, and reconstructions.
-
-    Args:
-        reconstructed: [B, C, H, W], the image itself outside the mask; may leave [0, 1].
-        masked: [B, H, W] bool.
-        error: per image, [B]: mean over its masked pixels and channels of the squared difference.
-        flat_error: the same for masked patches filled with their mean colors.
-    """
+    """Images with gray levels in [0, 1], their masks, and reconstructions."""
 
     images: Tensor
-    reconstructed: Tensor
-    masked: Tensor
-    error: Tensor
-    flat_error: Tensor
+    reconstructed: Tensor  # [B, C, H, W], the image itself outside the mask; may leave [0, 1]
+    masked: Tensor  # [B, H, W] bool
+    error: Tensor  # per image, [B]: mean over its masked pixels and channels of the squared difference
+    flat_error: Tensor  # the same for masked patches filled with their mean colors
 
 
 def reconstruct(method: Reconstructor, images: Tensor, seed: int = 0) -> Reconstruction:

@@ -15,8 +15,7 @@ from .sharing import push, serve
 from .studies import compare, compare_resume, compare_table
 from .training import resume, train, train_row
 
-data = inspect
-"""The command's name for it."""
+data = inspect  # the command's name for it
 
 __all__ = [
     "Run",

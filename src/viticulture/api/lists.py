@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from ..table import Table
 
 
-MOST_COUNTED = 20
-"""timm students whose costs are computed for one list."""
+MOST_COUNTED = 20  # timm students whose costs are computed for one list
 
 
 @checked

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from ..training.run_folder import RunFolder
 
 
-FIRST = ("name", "label", "predicted")
-"""First columns of `Run.predictions`."""
+FIRST = ("name", "label", "predicted")  # first columns of `Run.predictions`
 
 
 @dataclass(frozen=True)

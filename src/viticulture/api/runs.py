@@ -128,7 +128,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
 
     Returns: the file; with int8 also its accuracy and size compared with float32.
     """
-    from ..deploy.onnx.export import to_onnx
+    from ..deploy.onnx.graph import to_onnx
     from ..deploy.onnx.int8 import to_int8
     from ..deploy.onnx.preparation import compare_preparations
     from ..evaluation.model import of_run

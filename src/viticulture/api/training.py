@@ -149,12 +149,7 @@ def winner(like: str, recipe: str = "default") -> tuple[str, dict[str, Any]]:
 
 @checked
 def resume(
-    run: Any,
-    data: Any = "",
-    epochs: int | None = None,
-    *,
-    callbacks: "Sequence[Callback]" = (),
-    progress: bool = True,
+    run: Any, data: Any = "", epochs: int | None = None, *, callbacks: "Sequence[Callback]" = (), progress: bool = True
 ) -> Run:
     """Continue a stopped training, exactly as if it had not been stopped.
 

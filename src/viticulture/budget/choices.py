@@ -68,10 +68,7 @@ STRONG_TEACHER_FROM = 20000
 """Plain steps from which the teacher is the larger one."""
 
 AFTER_MAE: dict[str, Any] = {"optim.layer_decay": 0.85}
-UNDER_TEACHER: dict[str, Any] = {
-    "method.label_weight": 0.5,
-    "guides.logits": {"kind": "hard", "weight": 0.5},
-}
+UNDER_TEACHER: dict[str, Any] = {"method.label_weight": 0.5, "guides.logits": {"kind": "hard", "weight": 0.5}}
 """Recipe keys of the student's stage, where the user sets nothing else."""
 
 PUBLIC_TEACHER: dict[str, Any] = {

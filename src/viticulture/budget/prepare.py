@@ -34,14 +34,7 @@ from ..errors import UserError
 from ..models.weights.sources import anchored, predicts
 from ..parallel import Progress
 from ..study.step_times import StepTimes
-from ..training.data import (
-    default_recipe,
-    for_method,
-    load_dataset,
-    open_by_default,
-    open_for,
-    resolve_default,
-)
+from ..training.data import default_recipe, for_method, load_dataset, open_by_default, open_for, resolve_default
 from ..training.leakage import check_leakage
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import folder_of

@@ -19,17 +19,11 @@ small batches train better: of 3,000 images 32 at once are worth two points over
 
 @dataclass(frozen=True)
 class Plan:
-    """Images per step, and steps of a training.
+    """Images per step, and steps of a training."""
 
-    Args:
-        batch_size: images per optimizer step, over all processes.
-        steps_per_epoch: optimizer steps; an epoch's remainder is left out.
-        epochs: passes over the training images.
-    """
-
-    batch_size: int
-    steps_per_epoch: int
-    epochs: int
+    batch_size: int  # images per optimizer step, over all processes
+    steps_per_epoch: int  # optimizer steps; an epoch's remainder is left out
+    epochs: int  # passes over the training images
 
 
 def plan_of(config: Config, images: int) -> Plan:

@@ -16,8 +16,7 @@ from ..models.weights.sources import anchored, place_of
 from .keys import CELLS, STAGES, flat
 
 ROW, GIVEN = "row:", "given:"
-PLACES = ("init", "teacher", "teachers")
-"""Keywords of a student, a method or a guide that hold paths of weights."""
+PLACES = ("init", "teacher", "teachers")  # keywords of a student, a method or a guide that hold paths of weights
 
 
 def references(values: Mapping[str, Any], prefix: str = ROW) -> dict[str, str]:

@@ -33,8 +33,7 @@ from .keys import METHOD, NAMED, ORDER, VIEWS, check_keys, check_names, flat, le
 from .schema import GIVEN, LEARNING, SECTIONS, constructors_of, find_method, transforms
 from .sections import Engine, Student, Train
 
-AUTO = "auto"
-"""`optim: {name: auto}` in recipes for any images: the optimizer goes by the student."""
+AUTO = "auto"  # `optim: {name: auto}` in recipes for any images: the optimizer goes by the student
 MUON: dict[str, Any] = {"name": "muon", "lr": 2e-3, "momentum": 0.95}
 KERNELS = 10.0
 """A hybrid that learns classes trains by `MUON`, its kernels at this multiple of the rate; evidence: benchmarks/log.
@@ -47,18 +46,12 @@ norm bear their rate, which is most of the gain; matrices of a ViT's blocks do n
 
 @dataclass(frozen=True)
 class Config:
-    """A checked recipe with every default filled in: `config.train.epochs`, `config.images.image_size`.
+    """A checked recipe with every default filled in: `config.train.epochs`, `config.images.image_size`."""
 
-    Args:
-        name: a shipped recipe's name or a path.
-        values: section -> keyword -> value, plain YAML types, shared with nothing; read-only.
-        warnings: about automatic choices.
-        changes: dotted key -> what set it in place of the recipe, such as "command" or "budget".
-    """
-
-    name: str
-    values: dict[str, Any]
-    warnings: tuple[str, ...] = ()
+    name: str  # a shipped recipe's name or a path
+    values: dict[str, Any]  # section -> keyword -> value, plain YAML types, shared with nothing; read-only
+    warnings: tuple[str, ...] = ()  # about automatic choices
+    # Dotted key -> what set it in place of the recipe, such as "command" or "budget".
     changes: dict[str, str] = field(default_factory=dict)
     student: Student = field(init=False, repr=False, compare=False)
     data: DataSettings = field(init=False, repr=False, compare=False)

@@ -24,14 +24,10 @@ from .transforms.view import Augment
 
 @dataclass(frozen=True)
 class Records:
-    """Metadata of a split's images; all share length N.
+    """Metadata of a split's images; all share length N."""
 
-    Args:
-        labels: [N] int64, position of the class in the source's `classes`, -1 without a label; or [N, C] float32.
-        sizes: [N, 2] int32, height and width of the upright original, pixels; -1 where the image was not opened yet.
-    """
-
-    labels: Tensor
+    labels: Tensor  # [N] int64, position of the class in the source's `classes`, -1 without a label; or [N, C] float32
+    # [N, 2] int32, height and width of the upright original, pixels; -1 where the image was not opened yet.
     sizes: Tensor
     names: list[str]
 
@@ -115,11 +111,8 @@ class CachedImages(Images):
 
 
 class StreamedImages(Images):
-    """Images that are decoded in every epoch, to the same pixels as in the cache.
-
-    Args:
-        source: reads image i, upright; must survive pickling.
-        records: labels and names of those N; sizes may be unknown (-1).
+    """Images that are decoded in every epoch, to the same pixels as in the cache. `source`: reads image i, upright;
+    must survive pickling. `records`: labels and names of those N; sizes may be unknown (-1).
     """
 
     def __init__(self, source: Source, rows: Tensor, records: Records, side: int) -> None:
@@ -140,10 +133,8 @@ class StreamedImages(Images):
         return self.source.size_of(int(self.rows[number]))
 
     def cut(self, numbers: Tensor, augments: Sequence[Augment], u: Sequence[Tensor]) -> list[Tensor]:
-        """Decode each image once and crop every view out of it.
-
-        Returns: for each view [B, C, H, W] uint8.
-        Raises: UserError for an image that cannot be read.
+        """Decode each image once and crop every view out of it. Returns: for each view [B, C, H, W] uint8. Raises:
+        UserError for an image that cannot be read.
         """
         try:
             pictures = [self.source.picture(row, shrink=self.side) for row in self.rows[numbers].tolist()]

@@ -18,8 +18,7 @@ from .near_duplicates import NearDuplicates
 from .sources.labels import doubtful
 from .sources.source import Source
 
-Splits = dict[str, np.ndarray]
-"""train, val, test -> positions in the source, int64; a split without images is absent."""
+Splits = dict[str, np.ndarray]  # train, val, test -> positions in the source, int64; a split without images is absent
 NUMBER_RANGES = 5
 
 

@@ -32,11 +32,8 @@ def warnings_of(
     labeled: bool,
     near: Mapping[str, Sequence[str]] | None,
 ) -> list[str]:
-    """Warnings about the splits of a run, a sentence each.
-
-    Args:
-        near: val, test -> names of images that have near-duplicates among the training images; None where they were not
-            searched.
+    """Warnings about the splits of a run, a sentence each. `near`: val, test -> names of images that have
+    near-duplicates among the training images; None where they were not searched.
     """
     sentences = []
     if skipped:

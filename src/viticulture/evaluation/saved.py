@@ -24,8 +24,7 @@ from ..models.weights.checksum import FILES, checksum
 from ..text import shell_word
 from ..training.run_folder import RunFolder
 
-SPLITS = ("train", "val", "validation", "test")
-"""Names that other images than a run's own cannot have."""
+SPLITS = ("train", "val", "validation", "test")  # names that other images than a run's own cannot have
 
 Saved = TypeVar("Saved")
 

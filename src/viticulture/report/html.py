@@ -73,19 +73,14 @@ class Tile:
 
 @dataclass(frozen=True)
 class Head:
-    """The top of a page.
-
-    Args:
-        warnings: what a reader must know before the numbers.
-        reloads: whether the page reloads itself every few seconds.
-    """
+    """The top of a page."""
 
     title: str
     conclusion: str = ""
     sentence: str = ""
-    warnings: Sequence[str] = ()
+    warnings: Sequence[str] = ()  # what a reader must know before the numbers
     tiles: Sequence[Tile] = ()
-    reloads: bool = False
+    reloads: bool = False  # whether the page reloads itself every few seconds
 
 
 def document(head: Head, sections: Sequence[Section]) -> str:
@@ -107,10 +102,8 @@ def document(head: Head, sections: Sequence[Section]) -> str:
 
 
 def html_table(table: Table, sortable: bool = False, frame: str = "", links: Sequence[str] = ()) -> Markup:
-    """Return a table as HTML; percentages have a bar, a click on a heading sorts.
-
-    Args:
-        links: target of each row's first cell; empty for none.
+    """Return a table as HTML; percentages have a bar, a click on a heading sorts. `links`: target of each row's first
+    cell; empty for none.
     """
     rows = [
         [

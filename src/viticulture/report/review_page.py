@@ -12,10 +12,8 @@ from ..table import Cell, Column, Table, percent
 from .html import Head, Section, document
 from .pictures import galleries
 
-MAX_DRAWN = 60
-"""Images of a reason on the page."""
-MAX_LISTED = 15
-"""Images to label next in the terminal."""
+MAX_DRAWN = 60  # images of a reason on the page
+MAX_LISTED = 15  # images to label next in the terminal
 COLUMNS = ("image", "label", "suggested", "reason", "score", "detail", "split")
 
 

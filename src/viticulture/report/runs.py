@@ -20,15 +20,11 @@ UNREADABLE, STOPPED = "unreadable", "interrupted"
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs below a folder.
-
-    Args:
-        pages: report.html of each row, relative to the folder; empty without one.
-    """
+    """Runs below a folder."""
 
     folder: Path
     table: Table
-    pages: tuple[str, ...]
+    pages: tuple[str, ...]  # report.html of each row, relative to the folder; empty without one
 
 
 def find_runs(folder: Path) -> Runs:

@@ -249,10 +249,7 @@ def sums_table(study: Study) -> Table | None:
     sums = interactions(accuracies, grid.baseline.name)
     factor, digits = last.measure.factor, last.measure.digits
     rows: list[list[Cell]] = [
-        [
-            each.name,
-            *(Spread(tuple(factor * x for x in v), digits) for v in (each.gain, each.parts_gain, each.excess)),
-        ]
+        [each.name, *(Spread(tuple(factor * x for x in v), digits) for v in (each.gain, each.parts_gain, each.excess))]
         for each in sums
     ]
     columns = [Column("sum"), *(Column(n, "spread") for n in ("gain of the sum", "gains of its parts", "excess"))]

@@ -34,8 +34,7 @@ from .study_page import study_warnings
 from .study_tables import failures, results_table
 from .study_tables import plan_table as study_plan_table
 
-LONG = 20 * 60.0
-"""Seconds from which a training without a budget is reported as long."""
+LONG = 20 * 60.0  # seconds from which a training without a budget is reported as long
 PROPOSED = ("10m", "30m", "2h", "1night")
 """Budgets that are proposed then: the largest that takes no more than half the time."""
 
@@ -140,11 +139,8 @@ UNTESTED = "untested"
 
 
 def recipe_list(headers: dict[str, dict[str, str]], untested: bool) -> Table:
-    """Return shipped recipes with a result here, the defaults first, and after them those without.
-
-    Args:
-        headers: recipe -> its header comment.
-        untested: also those without.
+    """Return shipped recipes with a result here, the defaults first, and after them those without. `headers`: recipe ->
+    its header comment. `untested`: also those without.
     """
     tested = {name: not head["Result"].startswith(UNTESTED) for name, head in headers.items()}
     names = sorted(headers, key=lambda name: (not tested[name], not name.startswith("default/"), name))

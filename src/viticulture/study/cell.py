@@ -30,8 +30,7 @@ from .folder import StudyFolder
 from .grid import Candidate, Cell, digest
 from .plan import StudyPlan
 
-SPLITS = {"train": "training", "val": "validation", "test": "test"}
-"""Splits, and the names of their images in messages."""
+SPLITS = {"train": "training", "val": "validation", "test": "test"}  # splits, and the names of their images in messages
 
 
 def check_splits(study: StudyFolder, data: str, splits: dict[str, list[str]]) -> None:

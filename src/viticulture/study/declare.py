@@ -16,8 +16,7 @@ from .grid import CONDITIONS, Candidate, Grid, of_recipes
 from .paper_tables import read_table
 from .terms import AUTO, Subsets, Terms
 
-SEEDS = 3
-"""Default of a study without folds."""
+SEEDS = 3  # default of a study without folds
 
 FINE_TUNED = "finetune/photos"
 """Recipe of the candidate that starts from the network that `--init` names; the default ones start from scratch."""

@@ -39,8 +39,7 @@ from ..user_code import check_data, keep_known_code, of_a_file
 from ..version import VERSION, same_release
 from .grid import Candidate, Cell, Grid, digest
 
-FORMAT = 3
-"""Version of the folder's layout; raised when it changes."""
+FORMAT = 3  # version of the folder's layout; raised when it changes
 FACTS: dict[str, Any] = {  # keys of study.json; those with a question mark may be missing
     "format": int,
     "version": str,
@@ -59,11 +58,7 @@ FACTS: dict[str, Any] = {  # keys of study.json; those with a question mark may 
 
 
 class StudyFolder:
-    """The folder of one study.
-
-    Args:
-        data: where the images are now; by default where they were.
-    """
+    """The folder of one study. `data`: where the images are now; by default where they were."""
 
     def __init__(self, path: str | Path, grid: Grid, data: str = "") -> None:
         self.path, self.grid, self.data = Path(path), grid, data

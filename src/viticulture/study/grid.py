@@ -80,19 +80,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Cell:
-    """One training of a study: a candidate, on a subset, from a seed, in a rung of halving.
-
-    Args:
-        rung: of the study, 0-based; the last one is the full length.
-        fold: recipe keys that hold out the fold; empty without folds.
-    """
+    """One training of a study: a candidate, on a subset, from a seed, in a rung of halving."""
 
     candidate: Candidate
     subset: Subset
     seed: int
-    rung: int
+    rung: int  # of the study, 0-based; the last one is the full length
     name: str
-    fold: dict[str, Any] = field(default_factory=dict)
+    fold: dict[str, Any] = field(default_factory=dict)  # recipe keys that hold out the fold; empty without folds
 
     @property
     def unit(self) -> str:

@@ -30,22 +30,17 @@ NUMBERS_OF_PREDICTIONS = ("images", "balanced_accuracy", "macro_f1", "nll", "cal
 
 @dataclass(frozen=True)
 class Outcome:
-    """One cell, trained or not; unknown values are None.
-
-    Args:
-        test: result on test images, in [0, 1], by the weights that count; of the measure `measured`.
-        numbers: further measures of the evaluation that counts: images, balanced_accuracy, macro_f1, nll,
-            calibration_error.
-        measured: accuracy, another task's main measure, or the measure of a table's row, see `other_measure`.
-    """
+    """One cell, trained or not; unknown values are None."""
 
     cell: Cell
     status: str
     error: str = ""
-    test: float | None = None
+    test: float | None = None  # result on test images, in [0, 1], by the weights that count; of the measure `measured`
     val: float | None = None
+    # Further measures of the evaluation that counts: images, balanced_accuracy, macro_f1, nll, calibration_error.
     numbers: dict[str, float] | None = None
     metadata: dict[str, Any] | None = None
+    # Accuracy, another task's main measure, or the measure of a table's row, see `other_measure`.
     measured: str = "accuracy"
 
     @property

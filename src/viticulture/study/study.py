@@ -19,14 +19,10 @@ from .plan import StudyPlan
 
 @dataclass(frozen=True)
 class Study:
-    """A study's folder as it was when first read: its cells, table and conclusion, finished or not.
-
-    Args:
-        data: where its images are now; by default where they were.
-    """
+    """A study's folder as it was when first read: its cells, table and conclusion, finished or not."""
 
     path: Path
-    data: str = ""
+    data: str = ""  # where its images are now; by default where they were
 
     @cached_property
     def folder(self) -> StudyFolder:

@@ -71,8 +71,7 @@ def model_of(run: RunFolder, weights: str = "") -> AnnotatedModel:
     return AnnotatedModel(network.to(device), data_spec, device)
 
 
-Found = tuple[Any, list[Any]]
-"""The numbers of a split, and the entry of each image in predictions.json."""
+Found = tuple[Any, list[Any]]  # the numbers of a split, and the entry of each image in predictions.json
 
 
 class AnnotatedTask(Task):
@@ -95,11 +94,8 @@ class AnnotatedTask(Task):
         baseline: Any = None,
         threshold: float | None = None,
     ) -> Found:
-        """Evaluate a network on images.
-
-        Args:
-            baseline: of `baseline`; None leaves it out.
-            threshold: score from which boxes count; None takes the best of these images.
+        """Evaluate a network on images. `baseline`: of `baseline`; None leaves it out. `threshold`: score from which
+        boxes count; None takes the best of these images.
         """
 
     @abstractmethod

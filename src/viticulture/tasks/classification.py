@@ -26,12 +26,7 @@ from ..outputs import csv_text
 from ..scores.calibration import MIN_IMAGES, fit_temperature
 from ..table import MAX_ROWS, Cell, Column, Table, percent, unread
 from ..training.run_inputs import config_of
-from .classification_metrics import (
-    ClassificationResult,
-    evaluate_predictions,
-    most_confident_mistakes,
-    without_copies,
-)
+from .classification_metrics import ClassificationResult, evaluate_predictions, most_confident_mistakes, without_copies
 from .classification_page import classification_page, copies_sentence, per_class, summary
 from .figures import LineChart, TaskPage, TaskSection
 from .image_task import ImageTask
@@ -43,23 +38,18 @@ MISTAKES = 24
 
 @dataclass(frozen=True)
 class ClassPrediction(Prediction):
-    """The class of one image.
+    """The class of one image."""
 
-    Args:
-        name: the file; bytes of its name that are no text as Python escapes.
-        label: the most probable class; empty if the image could not be read.
-        known: whether the image is like the training images; None where that was not measured.
-        similarity: to the training images (models/similarity.py); None where it was not measured.
-        top: the most probable classes and their probabilities, as many as requested.
-    """
-
-    name: str
-    label: str
+    name: str  # the file; bytes of its name that are no text as Python escapes
+    label: str  # the most probable class; empty if the image could not be read
     probability: float
     probabilities: dict[str, float] = field(repr=False)
     error: str = ""
+    # The most probable classes and their probabilities, as many as requested.
     top: tuple[tuple[str, float], ...] = field(default=(), repr=False)
+    # Whether the image is like the training images; None where that was not measured.
     known: bool | None = field(default=None, repr=False)
+    # To the training images (models/similarity.py); None where it was not measured.
     similarity: float | None = field(default=None, repr=False)
 
     @staticmethod

@@ -9,19 +9,13 @@ from ..evaluation.model import ONE_HEAD
 from ..scores.calibration import MIN_IMAGES as MIN_FITTED
 from ..scores.confusion import most_confused
 from ..table import Cell, Column, Table, percent
-from .classification_metrics import (
-    ClassificationResult,
-    ReliabilityBin,
-    Uncalibrated,
-    joined,
-)
+from .classification_metrics import ClassificationResult, ReliabilityBin, Uncalibrated, joined
 from .figures import HeatMap, LineChart, Part, Pictures, RowChart, TaskPage, TaskSection
 from .results import Results, named
 from .task import compared
 
 MAX_DRAWN_CLASSES = 250
-MIN_IMAGES = 10
-"""Of a dot of the calibration curve."""
+MIN_IMAGES = 10  # of a dot of the calibration curve
 
 
 def classification_page(

@@ -54,21 +54,14 @@ STEP = 1e-5  # of scores as they are written
 
 @dataclass(frozen=True, eq=False)
 class DetectionPrediction(Prediction):
-    """Objects in one image.
+    """Objects in one image."""
 
-    Args:
-        name: the file; bytes of its name that are no text as Python escapes.
-        objects: also the uncertain ones; None where the image could not be read.
-        threshold: score from which an object counts and is drawn.
-        size: H and W of the upright image, pixels; zeros where it could not be read.
-    """
-
-    name: str
-    objects: DetectedObjects | None
+    name: str  # the file; bytes of its name that are no text as Python escapes
+    objects: DetectedObjects | None  # also the uncertain ones; None where the image could not be read
     classes: tuple[str, ...]
     error: str = ""
-    threshold: float = 0.0
-    size: tuple[int, int] = (0, 0)
+    threshold: float = 0.0  # score from which an object counts and is drawn
+    size: tuple[int, int] = (0, 0)  # H and W of the upright image, pixels; zeros where it could not be read
 
     def __repr__(self) -> str:
         """Return name and counts, or the error, without arrays."""

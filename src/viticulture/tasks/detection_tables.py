@@ -10,8 +10,7 @@ from .detection_metrics import BACKGROUND, DetectionResult
 from .figures import LineChart
 from .results import Results
 
-MAX_CURVES = 8
-"""Classes whose precision is drawn: those with most objects."""
+MAX_CURVES = 8  # classes whose precision is drawn: those with most objects
 
 
 def found_table(predictions: Sequence[Any], words: Any, below: str) -> Table:

@@ -62,21 +62,15 @@ class Result(Protocol):
 
 @dataclass(frozen=True)
 class Headline:
-    """The number that counts of a run.
-
-    Args:
-        value: in [0, 1] for a share.
-        threshold: of a detector, the score from which its boxes count; None for others.
-        share: whether the number is a share, written in percent.
-    """
+    """The number that counts of a run."""
 
     name: str
-    value: float
+    value: float  # in [0, 1] for a share
     interval: tuple[float, float]
     images: int
     split: str
-    threshold: float | None = None
-    share: bool = True
+    threshold: float | None = None  # of a detector, the score from which its boxes count; None for others
+    share: bool = True  # whether the number is a share, written in percent
 
     def __str__(self) -> str:
         """Return name and value."""
@@ -232,16 +226,11 @@ class OtherImages:
 
 @dataclass(frozen=True, eq=False)
 class SavedPredictions:
-    """Predictions for N images.
+    """Predictions for N images."""
 
-    Args:
-        predicted: [N] classes int32, [N, C] labels bool, or [N] numbers.
-        probabilities: [N, K] float16; None where they were not read, and of numbers.
-    """
-
-    predicted: NDArray[Any]
+    predicted: NDArray[Any]  # [N] classes int32, [N, C] labels bool, or [N] numbers
     labels: NDArray[Any]
-    probabilities: NDArray[np.float16] | None
+    probabilities: NDArray[np.float16] | None  # [N, K] float16; None where they were not read, and of numbers
 
 
 def save_predictions(run: RunFolder, counts: str, predictions: Mapping[str, SavedPredictions]) -> None:

@@ -70,19 +70,13 @@ class ClassMap:
 
 @dataclass(frozen=True, eq=False)
 class SegmentationPrediction(Prediction):
-    """The classes of one image's pixels.
+    """The classes of one image's pixels."""
 
-    Args:
-        name: the file; bytes of its name that are no text as Python escapes.
-        class_map: None where the image could not be read.
-        size: H and W of the upright image, pixels; zeros where it could not be read.
-    """
-
-    name: str
-    class_map: ClassMap | None
+    name: str  # the file; bytes of its name that are no text as Python escapes
+    class_map: ClassMap | None  # None where the image could not be read
     classes: tuple[str, ...]
     error: str = ""
-    size: tuple[int, int] = (0, 0)
+    size: tuple[int, int] = (0, 0)  # H and W of the upright image, pixels; zeros where it could not be read
 
     def __repr__(self) -> str:
         """Return name and shares, or the error, without arrays."""

@@ -92,15 +92,11 @@ class Predictor(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Exported:
-    """A network for an ONNX file.
-
-    Args:
-        metadata: of the file, besides those of its graph.
-    """
+    """A network for an ONNX file."""
 
     network: nn.Module
     data_spec: DataSpec
-    metadata: dict[str, Any]
+    metadata: dict[str, Any]  # of the file, besides those of its graph
 
 
 class Task(ABC):

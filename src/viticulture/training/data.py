@@ -97,10 +97,8 @@ def load_dataset(
     remembered: dict[str, list[str]] | None = None,
     watch: Progress | None = None,
 ) -> Dataset:
-    """Split, select and decode, with a progress bar. Without labels there are no classes and no annotations.
-
-    Args:
-        watch: called with the numbers of decoded images and of all; may raise.
+    """Split, select and decode, with a progress bar. Without labels there are no classes and no annotations. `watch`:
+    called with the numbers of decoded images and of all; may raise.
     """
     spec = config.method_class.batch_spec
     with showing("reading images") as bar:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from ..config.sections import Train
 from ..data.balance import class_weights
-from ..data.batches.batch import TEACHER_IMAGE, Batch
 from ..data.batches.evaluation import evaluation_batches, target_batches, usual_batch
 from ..data.batches.loader import CPU, Loader, Shard
 from ..data.batches.sampling import Sampling
+from ..data.batches.targets import TEACHER_IMAGE, Batch
 from ..data.image_set import Images
 from ..models.data_spec import DataSpec
 from .assemble import augmentations

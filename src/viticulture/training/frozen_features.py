@@ -27,11 +27,9 @@ from .machine import keep_freed_memory
 from .progress import showing
 
 VERSION = "3"  # of the features that the same weights make of the same images
-HALF_UP_TO = 2.0**12
-"""Largest value in the first batch for which float16, which ends at 65,504, is safe."""
+HALF_UP_TO = 2.0**12  # largest value in the first batch for which float16, which ends at 65,504, is safe
 
-Features = dict[str, dict[str, Tensor]]
-"""Split -> name of the features -> [N, D]."""
+Features = dict[str, dict[str, Tensor]]  # split -> name of the features -> [N, D]
 
 
 def frozen_features(

@@ -37,12 +37,9 @@ def may_change(session: Session) -> bool:
 
 
 def change_length(path: Path, epochs: int | None = None) -> None:
-    """Change the length of a stopped run. The first of several processes does so, and the others wait for it.
-
-    Args:
-        epochs: of the whole training; None completes what a kill has left half done.
-
-    Raises: UserError if it is in use, or as `check_length`.
+    """Change the length of a stopped run. The first of several processes does so, and the others wait for it. `epochs`:
+    of the whole training; None completes what a kill has left half done. Raises: UserError if it is in use, or as
+    `check_length`.
     """
     run = RunFolder.open(path)
     half_set = run.read("run.json").get("length")

@@ -40,28 +40,20 @@ if TYPE_CHECKING:
 DECAYS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 FINAL_TOLERANCE = 1e-6  # nats, of the classifier that stays; those that are compared have the usual one
 FOLDS = 5
-ONE_FOLD_FROM = 20_000
-"""Training images from which a single fold is held out in cross-validation."""
+ONE_FOLD_FROM = 20_000  # training images from which a single fold is held out in cross-validation
 FEW = 8  # images on which the network's scores are compared with the classifier's
 
-Part = tuple[Tensor, Tensor]
-"""Features [N, D] and labels [N]."""
+Part = tuple[Tensor, Tensor]  # features [N, D] and labels [N]
 
 
 @dataclass(frozen=True)
 class Head:
-    """A linear classifier on frozen features.
+    """A linear classifier on frozen features."""
 
-    Args:
-        weight: [C, D]
-        bias: [C]
-        decay: its weight decay.
-        accuracy: where its decay was chosen -> share of images classified correctly; empty for a decay that was set.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    decay: float
+    weight: Tensor  # [C, D]
+    bias: Tensor  # [C]
+    decay: float  # its weight decay
+    # Where its decay was chosen -> share of images classified correctly; empty for a decay that was set.
     accuracy: Mapping[str, float]
 
 
@@ -179,12 +171,8 @@ def first_device(engine: Engine) -> torch.device:
 
 
 def fit_head(session: "Session", metadata: dict[str, Any]) -> None:
-    """Train the classifier of a session's frozen student, and write its weights and metrics into the run.
-
-    Args:
-        metadata: for the weights' config.json.
-
-    Raises: UserError, as `probe_head`.
+    """Train the classifier of a session's frozen student, and write its weights and metrics into the run. `metadata`:
+    for the weights' config.json. Raises: UserError, as `probe_head`.
     """
     began, method, config, run = time.perf_counter(), session.method, session.config, session.run
     device = first_device(config.engine)

@@ -28,8 +28,7 @@ from ..errors import UserError
 
 POLL_SECONDS = 0.5
 FAREWELL = timedelta(seconds=10)  # for processes that may be gone already
-RUN_FOLDER = "VITICULTURE_RUN"
-"""Environment variable that passes a run's folder to the processes that it starts."""
+RUN_FOLDER = "VITICULTURE_RUN"  # environment variable that passes a run's folder to the processes that it starts
 _endings = itertools.count()  # of trainings in this process
 
 LAUNCHERS = (

@@ -34,14 +34,11 @@ from .metadata import CURE, METADATA, check_metadata
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-FORMAT = 2
-"""Version of the folder's layout and of what a resumed run assumes; raised when either changes."""
+FORMAT = 2  # version of the folder's layout and of what a resumed run assumes; raised when either changes
 
-WEIGHTS = ("best", "last", "ema")
-"""Weights that a run may hold, in order of preference."""
+WEIGHTS = ("best", "last", "ema")  # weights that a run may hold, in order of preference
 
-PLAN = "budget.json"
-"""Plan of a run within a budget; a folder with it can be resumed."""
+PLAN = "budget.json"  # plan of a run within a budget; a folder with it can be resumed
 
 BEGUN = {"recipe.yaml", "split.json"}  # written before run.json, which makes the folder a run
 

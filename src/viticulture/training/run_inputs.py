@@ -24,12 +24,9 @@ from .run_folder import RunFolder
 
 
 def config_of(run: RunFolder, guides: bool = False) -> Config:
-    """Return the recipe of a run from its recipe.yaml, with the current paths of its earlier stages.
-
-    Args:
-        guides: whether guides of code that is not here are errors, as for training, or left out.
-
-    Raises: UserError if a value in the file was changed since, or if it names code that the user has not named.
+    """Return the recipe of a run from its recipe.yaml, with the current paths of its earlier stages. `guides`: whether
+    guides of code that is not here are errors, as for training, or left out. Raises: UserError if a value in the file
+    was changed since, or if it names code that the user has not named.
     """
     metadata, path = run.read("run.json"), run.path / "recipe.yaml"
     run.text("recipe.yaml")  # says how to restore it where it is missing

@@ -30,8 +30,7 @@ from .module import TrainingModule
 from .processes import of_every
 from .run_folder import RunFolder
 
-SHARE = 0.05
-"""Of the time, for checkpoints at epochs' ends."""
+SHARE = 0.05  # of the time, for checkpoints at epochs' ends
 
 _training = threading.RLock()
 

@@ -109,15 +109,11 @@ def open_coco(path: Path) -> Source:
 
 @dataclass(frozen=True)
 class Numbering:
-    """Names of a list's images and classes.
-
-    Args:
-        sizes: file -> declared height and width, pixels; None where the list does not say.
-    """
+    """Names of a list's images and classes."""
 
     images: Mapping[Path, int | float | str]
     categories: Mapping[str, int]
-    sizes: Mapping[Path, tuple[Any, Any]]
+    sizes: Mapping[Path, tuple[Any, Any]]  # file -> declared height and width, pixels; None where the list does not say
 
 
 def numbering(file: Path) -> Numbering:

@@ -31,8 +31,7 @@ from .files import FileReader, file_fingerprint, is_image, with_links
 from .labels import classify, rows_of, split_of
 from .source import Reader, Source
 
-ARRAYS = ".npy"
-"""Ending of arrays: images where there are no pictures; next to pictures they are features or masks."""
+ARRAYS = ".npy"  # ending of arrays: images where there are no pictures; next to pictures they are features or masks
 
 LIST = re.compile(r"(.*[_-])?(train|val|valid|validation|test)([_-].*)?[.](csv|tsv|txt)", re.IGNORECASE)
 """Names of files that may list the images of a split."""
@@ -41,8 +40,7 @@ OURS = (frozenset({"run.lock"}), frozenset({"run.json", "recipe.yaml"}), frozens
 """Files that together mark a folder as a run or a study."""
 MAX_WAYS = 10_000
 """Ways by which a linked folder may be reached; links among folders multiply, two in each of 40 make 10^12."""
-Place = tuple[str, ...]
-"""A folder, by the names on its way."""
+Place = tuple[str, ...]  # a folder, by the names on its way
 
 
 class File(NamedTuple):

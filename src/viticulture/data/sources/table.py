@@ -27,8 +27,7 @@ from .source import Source
 from .written import csv_rows
 
 Word = TypeVar("Word", str, str | None)
-COLUMNS = ("path", "label", "split", "group")
-"""Columns that are known by their names."""
+COLUMNS = ("path", "label", "split", "group")  # columns that are known by their names
 
 
 def open_csv(path: Path) -> Source:

@@ -11,20 +11,16 @@ from ...user_code import check_known, of_a_file
 from ...waiting import quiet_hub
 from .shared import code_of_run
 
-HUB = "hf-hub:"
-"""Prefix of a run on the Hub, the same as timm's."""
+HUB = "hf-hub:"  # prefix of a run on the Hub, the same as timm's
 
 USED = ("run.json", "recipe.yaml", "evaluation.json", "weights/*")
 """Files of a run that are downloaded: small files, and the weights once (`push` also puts them where timm reads)."""
 
 
 def located(run: str) -> str:
-    """Return the folder of a run; of one on the Hub, that of the download.
-
-    Args:
-        run: a folder, which is returned unchanged; or hf-hub:USER/NAME[@REVISION].
-
-    Raises: UserError if there is no such repository, it holds no run, or the Hub cannot be reached.
+    """Return the folder of a run; of one on the Hub, that of the download. `run`: a folder, which is returned
+    unchanged; or hf-hub:USER/NAME[@REVISION]. Raises: UserError if there is no such repository, it holds no run, or the
+    Hub cannot be reached.
     """
     if not run.startswith(HUB):
         return run

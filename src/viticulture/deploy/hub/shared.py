@@ -14,8 +14,7 @@ import timm
 from ...config.resolve import Config
 from ...user_code import CODE
 
-_BEGUN = re.compile(r"(~[^/]*|\.{1,2})?/")
-"""Beginning of a path that locates a file on a machine."""
+_BEGUN = re.compile(r"(~[^/]*|\.{1,2})?/")  # beginning of a path that locates a file on a machine
 _FOLDERS = re.compile(r"(^|[=:,\s])(?:~[^/\s,=:]*|\.{1,2})?/(?:[^,=:]*/)?")
 
 _SHARED = (

@@ -42,24 +42,18 @@ arXiv:1903.12261, in full at github.com/hendrycks/robustness)."""
 
 @dataclass(frozen=True)
 class Robustness:
-    """Errors of one set of weights on one collection of images, shares in [0, 1].
-
-    Args:
-        corrupted_by: the published set with the strengths of the corruptions, such as CIFAR-10-C; "" without any.
-        heads: the columns of errors: the student, then each of its heads if it has several.
-        clean: errors on uncorrupted images, by head; empty if there are none.
-        errors: corruption -> for each severity the errors by head.
-    """
+    """Errors of one set of weights on one collection of images, shares in [0, 1]."""
 
     data: str
     weights: str
     images: int
     classes: int
     trained_classes: int
-    corrupted_by: str
+    corrupted_by: str  # the published set with the strengths of the corruptions, such as CIFAR-10-C; "" without any
     rule: str
-    heads: tuple[str, ...]
-    clean: tuple[float, ...] = ()
+    heads: tuple[str, ...]  # the columns of errors: the student, then each of its heads if it has several
+    clean: tuple[float, ...] = ()  # errors on uncorrupted images, by head; empty if there are none
+    # Corruption -> for each severity the errors by head.
     errors: Mapping[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
     imagenet: bool = False
     key: str = ""

@@ -31,8 +31,7 @@ from .attention import DroppedAttention
 from .patch_embed import ConvolutionalEmbed, halving_widths
 from .patches import PatchGrid
 
-MIN_PATCHES = 4
-"""On a side of the image; smaller structures are left to the convolutions."""
+MIN_PATCHES = 4  # on a side of the image; smaller structures are left to the convolutions
 
 
 class Convolution(nn.Conv2d):

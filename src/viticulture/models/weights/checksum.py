@@ -6,8 +6,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 FILES = ("model.safetensors", "config.json")
-CHECKSUM = "crc32"
-"""Key, in our safetensors' header, of the checksum of the values, which reveals flipped bits."""
+CHECKSUM = "crc32"  # key, in our safetensors' header, of the checksum of the values, which reveals flipped bits
 
 
 def checksum(folder: Path) -> str:
