@@ -129,4 +129,4 @@ def test_the_command_watches_until_it_is_interrupted(
     photo(tmp_path / "in" / "a.png", 0)
     assert main(["predict", str(task.run.path), "--watch", "in"]) == 130
     assert names(tmp_path / "predictions.csv") == ["a.png"]
-    assert f"{tmp_path / 'in' / 'a.png'}  " in capsys.readouterr().err
+    assert f"{tmp_path / 'in' / 'a.png'}  label " in capsys.readouterr().err

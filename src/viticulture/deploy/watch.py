@@ -12,6 +12,7 @@ from ..data.sources.folders import images_among, scan
 from ..disk import decoded, file_lock, unwritable, write_whole
 from ..errors import UserError, counted
 from ..outputs import check_out, csv_cell
+from ..table import Table
 from ..tasks.task import Task
 from ..text import log, readable
 
@@ -110,6 +111,15 @@ def _cell(name: str) -> str:
     return str(csv_cell(readable(name)))
 
 
+def _line(table: Table) -> str:
+    """Return a table's only row as text, with the names of its columns after the first."""
+    (row,), (cells,) = table.rows, table.texts()
+    named = zip(table.columns, row, cells, strict=True)
+    return "  ".join(
+        [cells[0], *(f"{column.name} {text}" for column, cell, text in [*named][1:] if cell not in ("", None))]
+    )
+
+
 def watch(task: Task, folder: Path, out: Path, weights: str = "") -> None:
     """Predict for images as they appear in a folder until it is interrupted; log a line an image.
 
@@ -122,7 +132,7 @@ def watch(task: Task, folder: Path, out: Path, weights: str = "") -> None:
             log(f"watching {folder}; predictions go to {out} ({counted(len(watcher.recorded), 'image')} so far)")
             while True:
                 for prediction in watcher.poll():
-                    log("  ".join(filter(None, task.prediction.table([prediction]).texts()[0])))
+                    log(_line(task.prediction.table([prediction])))
                 time.sleep(PAUSE)
     except TimeoutError as error:
         raise UserError(f"another process writes {out}; stop it, or choose another --out") from error
