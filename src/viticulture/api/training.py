@@ -66,8 +66,9 @@ def train(  # noqa: PLR0913  (its parameters are the options of the command)
         method_search: off or False: one stage, no mixing.
         epochs: short for {"train.epochs": ...}.
         student: short for {"student.name": ...}.
-        teacher: a trained network that teaches the student by its features, and a run of the same classes by its
-            predictions, too: a run, a timm model, hf-hub:OWNER/NAME, ARCHITECTURE=FILE.
+        teacher: a trained network that teaches the student: a run, a timm model, hf-hub:OWNER/NAME,
+            ARCHITECTURE=FILE. It teaches by its predictions, for which one of other classes first gets a classifier,
+            in a run of its own next to the student's; other tasks than classification by its features.
         callbacks: Lightning callbacks; one that stops the training early leaves a finished run.
         progress: False: print nothing on standard error.
 
@@ -90,7 +91,36 @@ def train(  # noqa: PLR0913  (its parameters are the options of the command)
     from ..training.session import begin
 
     with _alone(progress):
+        if TEACHER in overrides:
+            overrides = _with_classifier(data, recipe, seed, out, overwrite, overrides)
         return _train(begin(data, recipe, seed, out, overwrite, overrides, command()), callbacks=callbacks)
+
+
+def _with_classifier(
+    data: Any, recipe: str, seed: int, out: str, overwrite: bool, overrides: dict[str, Any]
+) -> dict[str, Any]:
+    """Give a teacher of other classes a classifier of the student's, where that learns classes: a run of its own, next
+    to the student's, that teaches in its place. Arguments as for `train`."""
+    from ..budget import recipes
+    from ..budget.prepare import opened
+    from ..models.weights.sources import anchored, predicts
+    from ..training.session import begin, run_path
+
+    teacher = anchored(str(overrides[TEACHER]))
+    keys = {key: value for key, value in overrides.items() if key != TEACHER}
+    source, student, _ = opened(data, recipe, keys)
+    if not recipes.may_be_taught(student) or predicts(teacher, source.classes):
+        return overrides
+    if student.engine.processes > 1:
+        raise UserError(
+            f"{teacher} predicts other classes, and in several processes gets no classifier of these; make one first: "
+            f"viticulture probe {teacher} DATA --out {TEACHER}, then --teacher {TEACHER}"
+        )
+    path = run_path(out, data)
+    probe = recipes.probe_stage(student, teacher)
+    log(f"note     {overrides[TEACHER]} gets a classifier of these classes first, in {path}-{TEACHER}")
+    probed = _train(begin(data, probe, seed, f"{path}-{TEACHER}", overwrite, {}, command()))
+    return {**keys, TEACHER: str(probed.path)}
 
 
 @checked

@@ -71,14 +71,6 @@ AFTER_MAE: dict[str, Any] = {"optim.layer_decay": 0.85}
 UNDER_TEACHER: dict[str, Any] = {"method.label_weight": 0.5, "guides.logits": {"kind": "hard", "weight": 0.5}}
 """Recipe keys of the student's stage, where the user sets nothing else."""
 
-PUBLIC_TEACHER: dict[str, Any] = {
-    "method.label_weight": 0.5,
-    "guides.logits": {"kind": "soft", "temperature": 2.0, "weight": 1.0},
-    "train.fixed_views": 8,
-    "engine.replay_gb": 4.0,
-}
-"""The same where a trained network teaches (`--teacher`): its predictions for so many views of each image, which are
-computed once."""
 TEACHER_VIEW = 0.1
 """Of the time of a teacher's pass: what its larger images take in epochs that replay its predictions."""
 

@@ -72,7 +72,7 @@ class Measurements:
 
     def step_times(self, config: Config, dataset: Dataset) -> StepTimes:
         """Return step times on a data set."""
-        images = len(dataset.train)
+        images = len(dataset.trained_on)
         steps = MAX_SHARE * MAX_EPOCHS * images / plan_of(config, images).batch_size
         patience = max(1.0, min(MEASURING_SHARE * self.seconds / MAX_SECONDS, steps / MAX_STEPS))
         return measure_step_times(config, dataset, self.folder / "steps", self.seed, self.now, patience)

@@ -15,7 +15,7 @@ from ..config.load import load_config, read
 from ..config.references import check_alone
 from ..config.resolve import Config, resolve
 from ..config.schema import of_class
-from ..config.start import TEACHER_SIDE, load_started
+from ..config.start import TAUGHT, TEACHER_SIDE, load_started
 from ..data.dataset import Dataset
 from ..errors import UserError
 from ..models.students import is_hybrid_student
@@ -31,7 +31,6 @@ from .choices import (
     MIX_FROM,
     MIX_PER_CLASS,
     MIX_STEPS,
-    PUBLIC_TEACHER,
     UNDER_TEACHER,
     VALIDATION_SHARE,
     VIEWS_SHARE,
@@ -136,10 +135,16 @@ def probe_stage(config: Config, source: str) -> Config:
     return resolve(PROBED, values)
 
 
-def taught_keys(config: Config, overrides: Mapping[str, Any], teacher: str, size: int) -> Keys:
-    """Let a trained network of the student's classes teach it, on images of its size."""
-    logits = {**PUBLIC_TEACHER["guides.logits"], "teacher": teacher}
-    keys = {**PUBLIC_TEACHER, "guides.logits": logits, "images.teacher_size": size}
+def taught_keys(
+    config: Config,
+    overrides: Mapping[str, Any],
+    teacher: str,
+    size: int,
+    views: int | None = TAUGHT["train.fixed_views"],
+) -> Keys:
+    """Let a trained network of the student's classes teach it, on images of its size, by so many views of each."""
+    keys = {**TAUGHT, "guides.logits": {**TAUGHT["guides.logits"], "teacher": teacher}, "images.teacher_size": size}
+    keys["train.fixed_views"] = views
     return {key: value for key, value in keys.items() if key not in overrides}
 
 

@@ -56,6 +56,8 @@ def from_anywhere(values: Mapping[str, Any]) -> dict[str, Any]:
 def _placed(key: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _placed(f"{key}.{name}", inner) for name, inner in value.items()}
+    if key == "data.unlabeled" and isinstance(value, str) and Path(value).exists():
+        return str(Path(value).absolute())
     return anchored(value) if isinstance(value, str) and keyword_of(key) in PLACES else value
 
 

@@ -4,6 +4,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from .image_settings import Channels, ImageSettings, choose_cache_size, choose_i
 from .images.decode import OtherValues, Unreadable
 from .near_duplicates import NearDuplicates
 from .open import open_source
-from .sources.source import Source, portable
+from .sources.source import UNLABELED, Source, portable
 from .splits import Splits, check_classes, restore, select, with_number_ranges
 from .statistics import cached_statistics, sample_sizes, streamed_statistics
 from .targets.objects import Annotations
@@ -38,7 +39,7 @@ class Dataset:
     name: str
     # Class names in the order of the labels; empty without labels; ("value",) for a number an image.
     classes: tuple[str, ...]
-    splits: Mapping[str, Images]  # train, val, test -> images; a split without images is absent
+    splits: Mapping[str, Images]  # train, val, test, unlabeled -> images; one without is absent
     mean: Channels
     std: Channels
     image_settings: ImageSettings
@@ -60,8 +61,13 @@ class Dataset:
 
     @property
     def train(self) -> Images:
-        """Training images."""
+        """Training images; of a method with labels those that have one."""
         return self.splits["train"]
+
+    @cached_property
+    def trained_on(self) -> Images:
+        """Training images, and behind them those of data.unlabeled, whose label is -1."""
+        return self.train.followed_by(self.splits[UNLABELED]) if UNLABELED in self.splits else self.train
 
     @property
     def val(self) -> Images | None:

@@ -35,6 +35,11 @@ class Records:
         """Select some of them."""
         return Records(self.labels[numbers], self.sizes[numbers], [self.names[i] for i in numbers.tolist()])
 
+    def followed_by(self, more: "Records") -> "Records":
+        """Put others behind them."""
+        labels, sizes = torch.cat([self.labels, more.labels]), torch.cat([self.sizes, more.sizes])
+        return Records(labels, sizes, [*self.names, *more.names])
+
 
 class Images(ABC):
     """Images of one split."""
@@ -53,6 +58,10 @@ class Images(ABC):
     @abstractmethod
     def part(self, numbers: Tensor) -> "Images":
         """Select the images with these numbers, [n]."""
+
+    @abstractmethod
+    def followed_by(self, more: "Images") -> "Images":
+        """Put the images of another split of the same data behind these."""
 
     @abstractmethod
     def extent(self, number: int) -> tuple[int, int]:
@@ -92,6 +101,10 @@ class CachedImages(Images):
     def part(self, numbers: Tensor) -> "CachedImages":
         return CachedImages(self.pixels, self.rows[numbers], self.records.part(numbers))
 
+    def followed_by(self, more: Images) -> "CachedImages":
+        assert isinstance(more, CachedImages)
+        return CachedImages(self.pixels, torch.cat([self.rows, more.rows]), self.records.followed_by(more.records))
+
     def to(self, device: torch.device) -> "CachedImages":
         """Copy the split's pixels to a device, so that no step copies images."""
         numbers = torch.arange(len(self))
@@ -125,6 +138,11 @@ class StreamedImages(Images):
 
     def part(self, numbers: Tensor) -> "StreamedImages":
         return StreamedImages(self.source, self.rows[numbers], self.records.part(numbers), self.side)
+
+    def followed_by(self, more: Images) -> "StreamedImages":
+        assert isinstance(more, StreamedImages)
+        rows = torch.cat([self.rows, more.rows])
+        return StreamedImages(self.source, rows, self.records.followed_by(more.records), self.side)
 
     def original(self, number: int) -> np.ndarray:
         return as_picture(self.source.picture(int(self.rows[number])).pixels)

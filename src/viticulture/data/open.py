@@ -101,6 +101,21 @@ def open_source(data: Any, contents: Contents | None = None, annotations_first: 
     return opener(Path(data).expanduser())
 
 
+def open_unlabeled(data: str) -> Source:
+    """Open every image of a folder, whatever its classes and splits, or of another source.
+
+    Raises: UserError where there is none.
+    """
+    path = Path(data).expanduser()
+    if os.sep in data and not path.exists():
+        raise UserError(f"data.unlabeled: there is no {data}; name a folder of images, or bring it back")
+    if not path.is_dir():
+        return open_source(data).images_alone
+    from .sources.folders import open_folder
+
+    return open_folder(path, deeper=None)
+
+
 def _with_contents(source: Source, contents: Contents | None) -> Source:
     if contents == "numbers":
         return as_numbers(source)

@@ -124,6 +124,7 @@ def all_results_table(study: Study) -> Table:
         Column("its interval", "decimal"),
         Column("epochs", "count"),
         Column(f"min a {grid.unit}", "significant"),
+        Column(f"core-min a {grid.unit}", "significant"),
         Column("parameters, M", "significant"),
         Column("MACs, M", "significant"),
     ]
@@ -146,6 +147,7 @@ def all_results_table(study: Study) -> Table:
                     None if gap is None else _ends(gap, measured),
                     None if epochs is None else round(epochs),
                     _divided(entry.mean("seconds"), 60),
+                    _divided(entry.mean("core_seconds"), 60),
                     _divided(entry.mean("parameters"), 1e6),
                     _divided(entry.mean("macs"), 1e6),
                 ]

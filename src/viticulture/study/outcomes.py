@@ -21,7 +21,17 @@ from ..training.run_folder import RunFolder
 from .folder import StudyFolder
 from .grid import Cell
 
-NUMBERS = ("train_images", "test_images", "test_accuracy", "val_accuracy", "epochs", "seconds", "parameters", "macs")
+NUMBERS = (
+    "train_images",
+    "test_images",
+    "test_accuracy",
+    "val_accuracy",
+    "epochs",
+    "seconds",
+    "core_seconds",
+    "parameters",
+    "macs",
+)
 """Columns of a row that charts and tables calculate with."""
 
 NUMBERS_OF_PREDICTIONS = ("images", "balanced_accuracy", "macro_f1", "nll", "calibration_error")
@@ -72,6 +82,7 @@ class Outcome:
             "batch_size": metadata.get("batch_size"),
             "steps": steps,
             "seconds": seconds,
+            "core_seconds": metadata.get("core_seconds"),
             "images_per_second": steps * metadata["batch_size"] / seconds if steps and seconds else None,
             "parameters": student.get("parameters"),
             "macs": student["macs"] * metadata.get("views", 1) if student.get("macs") else None,

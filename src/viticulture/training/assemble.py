@@ -75,7 +75,8 @@ def assemble(config: Config, dataset: Dataset, seed: int) -> tuple[Method, list[
     guides = build_guides(config, student, data_spec)
     keywords = {key: value for key, value in made_parts(made, config.values["method"]).items() if key != "name"}
     optim, schedule, weights = config.optim, config.schedule, weights_of(config, dataset)
-    method = made(Setup(student, data_spec, guides, optim, schedule, weights), **keywords)
+    share = len(dataset.train) / len(dataset.trained_on)
+    method = made(Setup(student, data_spec, guides, optim, schedule, weights, share), **keywords)
     method.start = start_digest(student)
     count = method.batch_spec.local_crops
     if bool(count) != bool(config.values["augment_local_crops"]):

@@ -14,7 +14,7 @@ from ..data.annotated import prepare_annotated
 from ..data.dataset import Dataset, prepare
 from ..data.image_settings import normalization
 from ..data.images.decode import Unreadable
-from ..data.open import ANNOTATED, open_source
+from ..data.open import ANNOTATED, open_source, open_unlabeled
 from ..data.sources.several import are_numbers, as_numbers, is_joined, separated
 from ..data.sources.source import RECIPES, Source
 from ..data.target_checks import check_wide_enough, needed_of_split
@@ -44,6 +44,12 @@ def open_for(config: Config, data: Any) -> Source:
 
 
 def for_method(config: Config, source: Source) -> Source:
+    """Return `labeled_for`, with the images of data.unlabeled."""
+    labeled = labeled_for(config, source)
+    return labeled if config.data.unlabeled is None else labeled.with_unlabeled(open_unlabeled(config.data.unlabeled))
+
+
+def labeled_for(config: Config, source: Source) -> Source:
     """Return a source with the labels that a config's method uses, as numbers, or joined ones (`cat|dog`) separated or
     not, with a warning where the other way may be meant. For a method without labels they are separated as well: it
     holds out the same images as a student of several labels."""

@@ -67,7 +67,7 @@ def training_loader(session: Session, shard: Shard = ALONE, device: torch.device
     """Return the loader of a training, or of one of its several processes."""
     train: Train = session.config.train
     loader = Loader(
-        session.dataset.train,
+        session.dataset.trained_on,
         augmentations(session.config, session.dataset, session.method.batch_spec),
         session.plan.batch_size,
         session.seed,

@@ -145,7 +145,7 @@ def probe_head(
 
     Raises: UserError for a network whose scores are no linear function of vectors, or whose features are not finite.
     """
-    splits = {split: images for split, images in dataset.splits.items() if split != "test"}
+    splits = {split: images for split, images in dataset.splits.items() if split in ("train", "val")}
     features = head_features(student, data_spec, dataset, crop, device, splits)
     labeled = {
         split: (features[split].to(device), images.records.labels.to(device)) for split, images in splits.items()
@@ -174,7 +174,8 @@ def fit_head(session: "Session", metadata: dict[str, Any]) -> None:
     """Train the classifier of a session's frozen student, and write its weights and metrics into the run. `metadata`:
     for the weights' config.json. Raises: UserError, as `probe_head`.
     """
-    began, method, config, run = time.perf_counter(), session.method, session.config, session.run
+    began, cores_began = time.perf_counter(), time.process_time()
+    method, config, run = session.method, session.config, session.run
     device = first_device(config.engine)
     decay: float | None = config.values["method"]["decay"]
     head = probe_head(method.student, method.data_spec, session.dataset, config.images.crop, device, decay)
@@ -182,6 +183,7 @@ def fit_head(session: "Session", metadata: dict[str, Any]) -> None:
     save(method.student.cpu(), run.weights("last"), method.data_spec, {**metadata, "decay": head.decay})
     run.metrics.unlink(missing_ok=True)  # after a kill
     MetricsFile(run.metrics).log_metrics({"epoch": 0, "decay": head.decay, **head.accuracy}, step=0)
-    run.update(seconds=round(time.perf_counter() - began, 1), chosen_by=head.accuracy)
+    seconds, core_seconds = round(time.perf_counter() - began, 1), round(time.process_time() - cores_began, 1)
+    run.update(seconds=seconds, core_seconds=core_seconds, chosen_by=head.accuracy)
     for name, share in head.accuracy.items():
         log(f"head     weight decay {head.decay:g}, {100 * share:.1f} % correct in {name}")

@@ -43,6 +43,7 @@ METADATA: dict[str, Any] = {  # with a question mark: optional
     "length?": int,
     "logged?": dict[str, Any],
     "seconds?": float,
+    "core_seconds?": float,
     "settings?": dict[str, dict[str, Any]],
     "start?": str | None,
     "steps?": int,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..config.checks import check_parts, check_rates
+from ..config.checks import check_learns_unlabeled, check_parts, check_rates
 from ..config.plan import Plan, plan_of
 from ..config.references import check_alone, check_outlast, from_anywhere
 from ..config.resolve import Config
@@ -60,7 +60,7 @@ class Session:
     plan: Plan = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "plan", plan_of(self.config, len(self.dataset.train)))
+        object.__setattr__(self, "plan", plan_of(self.config, len(self.dataset.trained_on)))
 
     @property
     def leads(self) -> bool:
@@ -106,6 +106,7 @@ def begin(
     if overwrite:
         check_outlast(config.values, path)
     check_parts(config)
+    check_learns_unlabeled(config)
     check_rates(config)
     check_logger(config.engine)
     dataset = load_dataset(labeled, config, seed)
