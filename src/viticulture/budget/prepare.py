@@ -46,28 +46,21 @@ from .lengths import MARGIN, divide_time, epochs_within, largest_that_fits, stag
 from .measure import Measurements, is_plain_vit
 from .plan import BudgetPlan, Stage
 
-SCRATCH = ".viticulture-"
-"""Beginning of the names of scratch directories in which steps are measured."""
+SCRATCH = ".viticulture-"  # beginning of the names of scratch directories in which steps are measured
 
 
 @dataclass(frozen=True)
 class BudgetRequest:
-    """The user's request.
-
-    Args:
-        recipe: as for `train`; a named one is the base of the student's stage, and its student stays.
-        out: the run's folder; where none is named, its name unless another run is quicker.
-        teacher: a trained network that teaches the student; "" for none.
-    """
+    """The user's request."""
 
     data: str
-    recipe: str
+    recipe: str  # as for `train`; a named one is the base of the student's stage, and its student stays
     seed: int
-    out: Path
+    out: Path  # the run's folder; where none is named, its name unless another run is quicker
     overrides: dict[str, Any]
     budget: TimeBudget
     overwrite: bool = False
-    teacher: str = ""
+    teacher: str = ""  # a trained network that teaches the student; "" for none
 
 
 def make_plan(

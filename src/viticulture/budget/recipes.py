@@ -41,10 +41,8 @@ from .choices import (
     fine_tuned_candidates,
 )
 
-SHARED = ("data", "images", "engine")
-"""Sections that all stages have in common."""
-WITHOUT_LABELS = "mae/photos"
-"""Recipe of the stage without labels; it gets the images as the student does later."""
+SHARED = ("data", "images", "engine")  # sections that all stages have in common
+WITHOUT_LABELS = "mae/photos"  # recipe of the stage without labels; it gets the images as the student does later
 Keys = dict[str, Any]
 
 

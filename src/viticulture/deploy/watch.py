@@ -16,8 +16,7 @@ from ..table import Table
 from ..tasks.task import Task
 from ..text import log, readable
 
-PAUSE = 1.0
-"""Seconds between two scans of the folder."""
+PAUSE = 1.0  # seconds between two scans of the folder
 PATIENCE = 10
 """Scans for which an image that cannot be read may stay as it is before it is recorded so: its writer may be slow."""
 

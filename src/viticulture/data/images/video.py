@@ -17,8 +17,7 @@ from .decode import Unreadable
 from .format import Pixels
 
 ENDINGS = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv")
-TICK = Fraction(1, 1000)
-"""Seconds; times in a written clip are whole multiples."""
+TICK = Fraction(1, 1000)  # seconds; times in a written clip are whole multiples
 NEEDS = "video needs PyAV, not installed; run: pip install 'viticulture[video]'"
 
 

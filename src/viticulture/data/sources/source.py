@@ -35,8 +35,7 @@ RECIPES: dict[Contents, str] = {
 """The default recipe of other targets than classes."""
 
 
-UNLABELED = "unlabeled"
-"""The split of images that a training sees without labels (data.unlabeled)."""
+UNLABELED = "unlabeled"  # the split of images that a training sees without labels (data.unlabeled)
 
 
 def portable(fingerprint: str) -> str:
