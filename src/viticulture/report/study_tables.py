@@ -5,13 +5,12 @@ from collections.abc import Sequence
 
 from ..errors import counted
 from ..study.comparison import Comparison
-from ..study.conclusion import data_name
 from ..study.grid import Cell as GridCell
 from ..study.grid import Grid
 from ..study.measures import Measure, measure
 from ..study.plan import EVAL_VIEWS, IMAGE_SIZE, StudyPlan
 from ..study.statistics import Difference, Estimate
-from ..study.study import Study
+from ..study.study import Study, data_name
 from ..study.terms import AUTO
 from ..table import Cell, Column, Spread, Table, percent
 from ..text import shell_word

@@ -11,8 +11,7 @@ from ...tasks.task import Task
 from .limits import MAX_BYTES, MAX_FILES
 from .predictor import Predictor
 
-OVERHEAD = 1024**2
-"""Bytes of a request that the page reserves for form data between the images."""
+OVERHEAD = 1024**2  # bytes of a request that the page reserves for form data between the images
 
 
 @dataclass(frozen=True)
