@@ -59,7 +59,7 @@ def stages_table(plan: BudgetPlan, headlines: Sequence[Headline | None]) -> Tabl
         *COLUMNS,
         Column(f"{unit} planned", "significant"),
         Column(unit, "significant"),
-        Column("of the time", "percent"),
+        Column("share of time", "percent"),
     ]
     first = next((headline for headline in headlines if headline), None)
     columns.append(Column(first.name if first else "result", "percent" if first is None or first.share else "decimal"))

@@ -27,7 +27,12 @@ def plan_table(grid: Grid, plan: StudyPlan) -> Table:
             seconds = plan.seconds(cells[0], grid)
             each, total = (None, None) if seconds is None else (seconds / 60, seconds / 60 * len(cells))
             rows.append([*key, plan.epochs[key], _minutes(each), len(cells), _minutes(total)])
-    columns = [Column("candidate"), Column("training data"), Column("epochs", "count"), Column("min a cell", "decimal")]
+    columns = [
+        Column("candidate"),
+        Column("training data"),
+        Column("epochs", "count"),
+        Column("min per cell", "decimal"),
+    ]
     columns += [Column("cells", "count"), Column("min", "decimal")]
     return Table("Plan", columns, rows, plan_note(grid, plan))
 

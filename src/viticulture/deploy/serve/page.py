@@ -53,7 +53,7 @@ def _accuracy(task: Task, weights: str) -> str:
         return ""
     more = task.caption
     if headline.threshold is not None:
-        more = f"drawn from a score of {headline.threshold:.2f} on"
+        more = f"boxes with a score of at least {headline.threshold:.2f} are drawn"
     value = f"{headline} (95 % interval {headline.written_interval})"
     value = value[:1].upper() + value[1:]
     return f" {value} on {headline.images:,} {headline.split} images{f'; {more}' if more else ''}."
