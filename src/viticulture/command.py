@@ -78,7 +78,6 @@ EVERY = "every recipe key, with its default (--print-config prints the recipe's 
 
 
 def integer(word: str) -> int:
-    """Parse an integer."""
     try:
         return int(word)
     except ValueError as error:
@@ -235,7 +234,7 @@ class Parser(argparse.ArgumentParser):
         """Return the help; with `everything` also of all recipe keys, which imports the classes they configure."""
         text = self.format_help()
         if self.takes_recipe:
-            lines = (f"  {option:<17} {meaning} ({key})" for option, (key, meaning) in self.short.items())
+            lines = (f"  {option:<19} {meaning} ({key})" for option, (key, meaning) in self.short.items())
             text += "\n".join(["\nshort options of recipe keys:", *lines]) + "\n\n"
             text += EVERY + api.reference() if everything else MORE.format(prog=self.prog)
         if self.function in (COMMANDS[name] for name in WITH_TABLE):
@@ -244,7 +243,6 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def options(self) -> set[str]:
-        """The options of the command itself."""
         return {option for action in self.arguments for option in action.option_strings}
 
     def error(self, message: str) -> NoReturn:

@@ -16,10 +16,11 @@ from ..data.image_settings import usual_sizes
 from ..data.sources.source import Source
 from ..data.statistics import sample_sizes
 from ..disk import sweep
-from ..errors import UserError
+from ..errors import UserError, counted
 from ..models.weights.files import save
 from ..training.assemble import data_spec_of, student_of
 from ..training.data import load_dataset, open_for
+from ..waiting import waiting
 from .cell import data_of, held_out_digest
 from .clusters import run_on_ray, write_script
 from .folder import StudyFolder
@@ -43,7 +44,8 @@ def run_study(study: StudyFolder, where: Where, log: Log, show_plan: Callable[[S
         log(f"note: {warning}")
     study.update(warnings=warnings)
     workers = where.workers or max(1, torch.cuda.device_count())
-    plan = plan_study(study, workers, log)
+    with study.locked("plan"):  # a second process finds the plan, and does not disturb the measuring
+        plan = plan_study(study, workers, log)
     if wrong := changed(study, plan):
         raise UserError(
             f"{study.path} holds {len(wrong)} cells that were trained under other settings, such as {wrong[0]}; "
@@ -67,11 +69,6 @@ def plan_study(study: StudyFolder, workers: int, log: Log) -> StudyPlan:
 
     Raises: UserError if the budget is too short, or no candidate can be trained on the data at all.
     """
-    with study.locked("plan"):  # a second process finds the plan, and does not disturb the measuring
-        return _plan_study(study, workers, log)
-
-
-def _plan_study(study: StudyFolder, workers: int, log: Log) -> StudyPlan:
     grid, metadata = study.grid, study.metadata
     previous = StudyPlan.from_dict(metadata["plan"]) if "plan" in metadata else None
     needed = {(candidate.name, subset.name) for candidate in grid.candidates for subset in grid.subsets.each()}
@@ -96,7 +93,9 @@ def _plan_study(study: StudyFolder, workers: int, log: Log) -> StudyPlan:
             name: config.changed({k: v for k, v in keys.items() if k not in fixed_keys.get(name, ())}, by="study")
             for name, config in recipes.items()
         }
-        with threads_of_one(workers):
+        size = f" at {keys[IMAGE_SIZE]} px" if IMAGE_SIZE in keys else ""
+        trained = f"{counted(len(grid.candidates), 'recipe')}{size}"
+        with waiting(f"measuring a few steps of {trained}, to plan the study"), threads_of_one(workers):
             step_times = _measure(study, chosen, previous.step_times if previous else {}, log)
         plan = make_plan(grid, recipe_epochs, warmups, step_times, workers, previous)
         return replace(plan, image_keys=keys, fixed_keys=fixed_keys)

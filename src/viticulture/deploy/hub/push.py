@@ -26,7 +26,8 @@ from ...errors import UserError, comma_separated, received
 from ...models.data_spec import DataSpec
 from ...models.similarity import FILE, KEY
 from ...models.tta import TTA_VIEWS, TTAMode, describe, temperature_of, tta_mode
-from ...models.weights.files import FILES, read_config
+from ...models.weights.checksum import FILES
+from ...models.weights.files import read_config
 from ...table import Cell, Column, Table
 from ...tasks.figures import HeatMap, TaskPage
 from ...tasks.results import RESULTS, Results, named
@@ -35,8 +36,7 @@ from ...text import shell_word
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of
 from ...waiting import quiet_hub
-from .fetch import USED, check_repository, refused
-from .shared import named_code, shareable_facts, shareable_recipe, without_folders
+from .fetch import USED, check_repository, named_code, refused, shareable_facts, shareable_recipe, without_folders
 
 MAX_MATRIX = 12  # classes with a whole confusion matrix
 MAX_ROWS = 50
@@ -69,7 +69,6 @@ class CardNetwork:
 
     @property
     def example(self) -> str:
-        """Name of an example file."""
         return "photo.jpg" if self.channels in (1, 3) and not self.ranges else "image.npy"
 
     @property
