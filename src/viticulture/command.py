@@ -235,7 +235,7 @@ class Parser(argparse.ArgumentParser):
         """Return the help; with `everything` also of all recipe keys, which imports the classes they configure."""
         text = self.format_help()
         if self.takes_recipe:
-            lines = (f"  {option:<17} {meaning} ({key})" for option, (key, meaning) in self.short.items())
+            lines = (f"  {option:<19} {meaning} ({key})" for option, (key, meaning) in self.short.items())
             text += "\n".join(["\nshort options of recipe keys:", *lines]) + "\n\n"
             text += EVERY + api.reference() if everything else MORE.format(prog=self.prog)
         if self.function in (COMMANDS[name] for name in WITH_TABLE):

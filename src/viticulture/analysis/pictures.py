@@ -130,11 +130,12 @@ def attention_galleries(model: EvaluatedModel, images: Images, layers: Sequence[
         heads = []
     tokens = ["class token", "patches"] if taps.layout.class_token else ["patches"]
     tokens += ["DHVT's head tokens"] if heads else []
-    note = f"Rows attend to columns: {', then '.join(tokens)}. Image of {captions[0]}, mean over heads."
+    order = ", then ".join(tokens)
+    note = f"A row is a token that attends, a column one that is attended to: {order}. First image; mean over heads."
     squares = [([mean_attention(r)[0].cpu().numpy()], [name]) for name, r in zip(names, readings, strict=True)]
     galleries.append(Gallery("Every token's attention to every token", squares, note))
     if heads:
-        note = f"Attention of head token i to the patches in head i. Image of {captions[0]}."
+        note = "Attention of each head token to the patches, in its head. First image."
         rows = [([*layer], [name, f"head 1 to {len(layer)}"]) for name, layer in zip(names, heads, strict=True)]
         galleries.append(Gallery("What each head token attends to", rows, note))
     return galleries

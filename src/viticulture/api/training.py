@@ -194,6 +194,8 @@ def resume(
     """
     run, data = run_folder_of(run), path_as_text(data)
     check_callbacks(callbacks)
+    if is_complete(run, data, epochs):
+        return _finished(Run(Path(run)), data)
     from ..budget import follow
     from ..budget.plan import read_plan
     from ..disk import sweep
@@ -229,18 +231,34 @@ def _alone(progress: bool) -> Iterator[None]:
         yield
 
 
+def is_complete(run: str, data: Any = "", epochs: int | None = None) -> bool:
+    """Return whether nothing is left to `resume` of a run, without importing PyTorch."""
+    from ..disk import read_json
+    from ..training.run_folder import PLAN, RunFolder
+
+    path, nothing_new = Path(run), isinstance(data, str) and not data and epochs is None
+    if not (nothing_new and (path / "run.json").is_file() and (path / "report.html").is_file()):
+        return False
+    stages = read_json(path / PLAN).get("stages") if (path / PLAN).is_file() else []
+    spent = isinstance(stages, list) and all(isinstance(each, dict) and each.get("spent") for each in stages)
+    return spent and RunFolder.open(path).read("run.json")["status"] == "finished"
+
+
 def _finished(run: Run, data: Any) -> Run:
     """Log that a run is finished, and record where its images are now.
 
     Raises: UserError if its weights are missing, or the images are others.
     """
-    from ..training.run_inputs import config_of, dataset_of, keep_place
+    from ..tasks.results import read_headline
 
     run.folder.which()
     if isinstance(data, str) and data:
+        from ..training.run_inputs import config_of, dataset_of, keep_place
+
         dataset_of(run.folder, config_of(run.folder), data)
         keep_place(run.folder, data)
-    log(f"{run.path} is already finished")
+    headline = read_headline(run.folder)
+    log(f"{run.path} is already finished" + (f": {headline} ({headline.written_interval})" if headline else ""))
     return run
 
 

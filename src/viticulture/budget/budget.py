@@ -45,6 +45,11 @@ class TimeBudget:
         return CORE.match(self.text) is not None
 
     @property
+    def unit(self) -> str:
+        """Unit of its minutes."""
+        return "core-min" if self.counts_processors else "min"
+
+    @property
     def clock(self) -> Callable[[], float]:
         """The clock that measures it; only differences mean anything."""
         return time.process_time if self.counts_processors else time.perf_counter

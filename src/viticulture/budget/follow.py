@@ -169,7 +169,7 @@ class _Follower:
             plan.write(self.run)
         stage = plan.stages[number]
         if not interrupted or RunFolder.open(place).read("run.json")["status"] != "finished":
-            length = f"{counted(stage.epochs, 'epoch')}, about {stage.seconds / 60:.1f} min"
+            length = f"{counted(stage.epochs, 'epoch')}, about {stage.seconds / 60:.1f} {TimeBudget(plan.budget).unit}"
             self.log(f"stage    {number + 1} of {len(plan.stages)}: {stage.kind}, {length}")
             if interrupted:
                 set_length(RunFolder.open(place), stage.epochs)  # a kill may have come between the plan and the run

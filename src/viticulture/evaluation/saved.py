@@ -20,7 +20,7 @@ from ..data.images.arrays import check_npz
 from ..data.sources.source import Source
 from ..disk import replacing
 from ..errors import UserError
-from ..models.weights.files import FILES, checksum
+from ..models.weights.checksum import FILES, checksum
 from ..text import shell_word
 from ..training.run_folder import RunFolder
 

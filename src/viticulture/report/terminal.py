@@ -107,14 +107,14 @@ def say(result: Any) -> None:
         print(clean(result.conclusion))
         for note in study_warnings(result):
             print(clean(f"note: {note}"))
-        print(clean(f"report: {result.path / 'report.html'}"))
+        _print_report(result.path)
     elif hasattr(result, "folder") and isinstance(results := result.results, Results):
         task = task_of(result.folder)
         if results:
             print_table(*task.tables(results))
         for note in task.notes(results):
             print(clean(note))
-        print(clean(f"report: {result.path / 'report.html'}"))
+        _print_report(result.path)
     elif isinstance(result, Results):
         print_table(*result.task.tables(result, full=True))
     elif isinstance(result, Inspection):
@@ -127,6 +127,12 @@ def say(result: Any) -> None:
         print_table(result)
     elif isinstance(result, list) and result and isinstance(result[0], Prediction):
         print_table(result[0].table(result))
+
+
+def _print_report(folder: Path) -> None:
+    """Print where the page is, unless drawing it failed."""
+    if (page := folder / "report.html").is_file():
+        print(clean(f"report: {page}"))
 
 
 UNTESTED = "untested"

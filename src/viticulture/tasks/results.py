@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.image_set import Images
 from ..errors import UserError
-from ..evaluation.outputs import Predictions
 from ..evaluation.saved import checksum_of, is_current, read_saved, save_arrays, saved_arrays
 from ..keywords import rebuilt
 from ..text import shell_word
 from ..training.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from ..data.image_set import Images
+    from ..evaluation.outputs import Predictions
     from .task import Task
 
 RESULTS, PREDICTIONS, FOUND = "evaluation.json", "predictions.npz", "predictions.json"
@@ -211,8 +211,8 @@ class Evaluated:
     """Results with the predictions and images behind them, by the same keys; empty where files hold them."""
 
     results: Results[Any]
-    predictions: Mapping[str, Predictions] = field(default_factory=dict)
-    images: Mapping[str, Images] = field(default_factory=dict)
+    predictions: "Mapping[str, Predictions]" = field(default_factory=dict)
+    images: "Mapping[str, Images]" = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,8 @@ from ...errors import UserError, comma_separated, received
 from ...models.data_spec import DataSpec
 from ...models.similarity import FILE, KEY
 from ...models.tta import TTA_VIEWS, TTAMode, describe, temperature_of, tta_mode
-from ...models.weights.files import FILES, read_config
+from ...models.weights.checksum import FILES
+from ...models.weights.files import read_config
 from ...table import Cell, Column, Table
 from ...tasks.figures import HeatMap, TaskPage
 from ...tasks.results import RESULTS, Results, named

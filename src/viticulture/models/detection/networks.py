@@ -34,7 +34,8 @@ from ..data_spec import DataSpec
 from ..students import FROM_DATA, blueprint, create_student
 from ..vit.attention import is_plain
 from ..vit.patches import PatchGrid
-from ..weights.files import FILES, parsed_config, read_config, read_weights
+from ..weights.checksum import FILES
+from ..weights.files import parsed_config, read_config, read_weights
 from ..weights.fill import filled
 from .backbone import MapBackbone
 from .detector import Detector, DetectorSizes

@@ -28,8 +28,8 @@ from ...waiting import quiet_hub, waiting
 from ..data_spec import DataSpec
 from ..students import FROM_DATA, blueprint, create_student
 from .checkpoint_keys import encoder, own_names
+from .checksum import FILES
 from .files import (
-    FILES,
     SUFFIXES,
     brief,
     build,
@@ -150,9 +150,8 @@ def open_network(source: str, architecture: str = "") -> tuple[nn.Module, DataSp
         net = from_file(named or architecture, file)
         spec = _described(net, about.cfg) if about.cfg else _assumed(net)
         log(
-            f"{source}: a file does not contain the normalization of images; assumed are mean {_numbers(spec.mean)} "
-            f"and deviation {_numbers(spec.std)}, as of {named or architecture}. For others name an architecture or "
-            "tag that has them (vit_small_patch16_224.dino=FILE), or a folder whose config.json does"
+            f"note     {file.name} does not say how images are normalized; as of {named or architecture}: "
+            f"mean {_numbers(spec.mean)}, deviation {_numbers(spec.std)}"
         )
     else:
         net = fetch(source)
@@ -162,7 +161,7 @@ def open_network(source: str, architecture: str = "") -> tuple[nn.Module, DataSp
 
 
 def _numbers(of_channels: tuple[float, ...]) -> str:
-    return ", ".join(f"{value:g}" for value in of_channels)
+    return ", ".join(f"{value:g}" for value in (of_channels if len(set(of_channels)) > 1 else of_channels[:1]))
 
 
 def _check_finite(source: str, state: State) -> None:
