@@ -204,7 +204,7 @@ def test_the_page_has_the_results_of_its_weights(tmp_path: Path) -> None:
     assert (
         "finds objects. It was trained on cells (3 classes). AP 40.0 % (95 % interval 30.0 to 50.0) on 20 test" in html
     )
-    assert "from a score of 0.25 on" in html
+    assert "boxes with a score of at least 0.25 are drawn" in html
     assert "&lt;i&gt;merlot" in html
     assert "<i>merlot" not in html
     (prediction, image), *_ = list(network.predictor.predict([("x", np.zeros((40, 40, 3), np.uint8))]))

@@ -24,8 +24,8 @@ from viticulture.api import predict
 from viticulture.cli import main
 from viticulture.command import parse_command
 from viticulture.config.load import shipped
+from viticulture.deploy.hub.fetch import named_code, shareable_facts, without_folders
 from viticulture.deploy.hub.push import CardNetwork, contents, push
-from viticulture.deploy.hub.shared import named_code, shareable_facts, without_folders
 from viticulture.evaluation.outputs import Predictions
 from viticulture.models.weights.files import load
 from viticulture.models.weights.sources import fetch, initialize
@@ -266,11 +266,7 @@ def test_a_run_without_labels_is_pushed_as_features(tmp_path: Path) -> None:
 
 
 def test_a_mistake_is_one_line(
-    run: RunFolder,
-    online: FakeHub,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    run: RunFolder, online: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said(*words: str) -> str:
         assert main(list(words)) == 2

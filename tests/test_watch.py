@@ -109,10 +109,19 @@ def test_what_cannot_be_watched_is_one_line(
         assert main(["predict", run, "--watch", folder]) == 2
     assert "another process" in capsys.readouterr().err
     assert not (tmp_path / "predictions.csv").exists()
-    gone = Watch(task, tmp_path / "in", tmp_path / "p.csv")
+    with pytest.raises(UserError, match="takes a folder"):
+        Watch(task, tmp_path / "absent", tmp_path / "p.csv")
+
+
+def test_a_folder_that_is_gone_for_a_while_is_awaited(
+    task: Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watched = Watch(task, tmp_path / "in", tmp_path / "p.csv")
     (tmp_path / "in").rmdir()
-    with pytest.raises(UserError, match="cannot read the folder"):
-        gone.poll()
+    assert polled(watched, 3) == []
+    assert capsys.readouterr().err.count("cannot read the folder") == 1
+    photo(tmp_path / "in" / "a.png", 0)
+    assert polled(watched) == ["a.png"]
 
 
 def test_the_command_watches_until_it_is_interrupted(

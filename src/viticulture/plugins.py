@@ -39,38 +39,11 @@ _OF_TASKS = {
 """What a task imports, by module. They import evaluation and training, which other plug-ins do not need."""
 
 __all__ = [
-    "Batch",
-    "BatchSpec",
-    "Capability",
-    "Column",
-    "DataSpec",
-    "EvaluatedModel",
-    "Frozen",
-    "Guide",
-    "ImageTask",
-    "Method",
-    "Prediction",
-    "Predictions",
-    "Reader",
-    "Readings",
-    "Results",
-    "Setup",
-    "Source",
-    "StepContext",
-    "Table",
-    "Task",
-    "TaskPage",
-    "TaskSection",
-    "TrainingLength",
-    "Transform",
-    "UserError",
-    "cross_entropy",
-    "hard_distillation",
-    "layout",
-    "load_maps",
-    "load_teacher",
-    "soft_distillation",
-]
+    "Batch", "BatchSpec", "Capability", "Column", "DataSpec", "EvaluatedModel", "Frozen", "Guide", "ImageTask",
+    "Method", "Prediction", "Predictions", "Reader", "Readings", "Results", "Setup", "Source", "StepContext", "Table",
+    "Task", "TaskPage", "TaskSection", "TrainingLength", "Transform", "UserError", "cross_entropy", "hard_distillation",
+    "layout", "load_maps", "load_teacher", "soft_distillation",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

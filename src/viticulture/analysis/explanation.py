@@ -28,9 +28,9 @@ from ..training.run_folder import RunFolder
 from ..training.run_inputs import config_of, dataset_of, stands_for_own
 from ..training.state import beneath, load_checkpoint
 from .attention import selected_layers
-from .cka import MIN_IMAGES
 from .galleries import Gallery, Group, file_name, read_galleries, save_galleries
 from .layers import (
+    MIN_IMAGES,
     LayerAnalysis,
     analyze_layers,
     default_reading,
@@ -86,7 +86,6 @@ class Explanation:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Explanation":
-        """Invert `to_dict`."""
         other = content["compared_with"]
         name, cka = (other["network"], to_tensor(other["cka"])) if other else ("", None)
         analysis = LayerAnalysis.from_dict(content)
@@ -160,8 +159,6 @@ def agents_of(run: RunFolder) -> dict[str, nn.Module]:
     """Load the agent CNNs of a run from its last checkpoint, by the guide that trained them, in inference mode.
 
     An agent with shared weights takes them from the student of the same step.
-
-    Raises: UserError if the run has no checkpoint, or a damaged one.
     """
     config = config_of(run)
     guides = config.values["guides"].items()
@@ -223,7 +220,7 @@ def feature_maps(
     model: EvaluatedModel, batch: Tensor, layers: Sequence[int] = (), network: str = "the network"
 ) -> dict[int, Tensor]:
     """Compute the maps of layers for every image: layer, counted from 1 -> [B, rows, columns]. `layers`: counted from
-    1; empty takes up to four, spread over the depth. Raises: UserError for a layer that the network does not have.
+    1; empty takes up to four, spread over the depth.
     """
     taps = layer_taps(model.network, "blocks")
     assert taps.layout is not None

@@ -51,7 +51,6 @@ class Reconstruction:
 
 
 def reconstruct(method: Reconstructor, images: Tensor, seed: int = 0) -> Reconstruction:
-    """Mask and reconstruct images."""
     with torch.inference_mode():
         patches, chosen = method.reconstruct(images, method.batch_spec.noise_of(images, seed))
     grid = images.shape[-2] // method.patch[0], images.shape[-1] // method.patch[1]
@@ -77,10 +76,7 @@ def reconstructs(config: Config) -> bool:
 
 
 def load_reconstructor(run: RunFolder, dataset: Dataset) -> Reconstructor:
-    """Load a run's method with its decoder from the last checkpoint, in inference mode.
-
-    Raises: UserError if the run has no checkpoint.
-    """
+    """Load a run's method with its decoder from the last checkpoint, in inference mode."""
     config = config_of(run)
     state = beneath(load_checkpoint(run.checkpoint)["state_dict"], "method.")
     plain = {**config.values, "guides": {}, "student": {**config.values["student"], "init": None}}

@@ -55,14 +55,11 @@ class Stopwatch(Callback):
 
 @dataclass(frozen=True)
 class Calibration:
-    """The first epochs of a stage, whose time decides its length.
-
-    Args:
-        fix: called once they are trained: writes the length and returns the session that resumes.
-    """
+    """The first epochs of a stage, whose time decides its length."""
 
     epochs: int
     stopwatch: Stopwatch
+    # Called once they are trained: writes the length and returns the session that resumes.
     fix: Callable[[Session], Session]
 
 

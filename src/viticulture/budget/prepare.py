@@ -22,10 +22,9 @@ from typing import Any
 
 from ..config.checks import check_learns_unlabeled
 from ..config.keys import STAGES
-from ..config.plan import plan_of
 from ..config.references import check_outlast, from_anywhere
-from ..config.resolve import Config
-from ..config.start import TEACHER_SIDE, load_started
+from ..config.resolve import Config, plan_of
+from ..config.start import LARGEST_SIDE, load_started
 from ..data.dataset import Dataset
 from ..data.image_settings import shape_of
 from ..data.open import open_source
@@ -47,28 +46,21 @@ from .lengths import MARGIN, divide_time, epochs_within, largest_that_fits, stag
 from .measure import Measurements, is_plain_vit
 from .plan import BudgetPlan, Stage
 
-SCRATCH = ".viticulture-"
-"""Beginning of the names of scratch directories in which steps are measured."""
+SCRATCH = ".viticulture-"  # beginning of the names of scratch directories in which steps are measured
 
 
 @dataclass(frozen=True)
 class BudgetRequest:
-    """The user's request.
-
-    Args:
-        recipe: as for `train`; a named one is the base of the student's stage, and its student stays.
-        out: the run's folder; where none is named, its name unless another run is quicker.
-        teacher: a trained network that teaches the student; "" for none.
-    """
+    """The user's request."""
 
     data: str
-    recipe: str
+    recipe: str  # as for `train`; a named one is the base of the student's stage, and its student stays
     seed: int
-    out: Path
+    out: Path  # the run's folder; where none is named, its name unless another run is quicker
     overrides: dict[str, Any]
     budget: TimeBudget
     overwrite: bool = False
-    teacher: str = ""
+    teacher: str = ""  # a trained network that teaches the student; "" for none
 
 
 def make_plan(
@@ -310,7 +302,7 @@ def _stage(name: str, kind: Kind, config: Config, times: StepTimes, epochs: int,
 
 def _side(probe: Config) -> int:
     """Return the side of a teacher's images, pixels."""
-    return max(shape_of(probe.images.image_size or TEACHER_SIDE))
+    return max(shape_of(probe.images.image_size or LARGEST_SIDE))
 
 
 def _in_time(request: BudgetRequest, left: Callable[[], float]) -> Progress:

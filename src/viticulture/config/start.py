@@ -15,8 +15,9 @@ from .load import load_config, read
 from .references import GIVEN, ROW, references
 from .resolve import Config
 
-TEACHER_SIDE = 128
-"""Largest images.teacher_size that `--teacher` chooses, pixels: four times as many take a CPU four times as long."""
+LARGEST_SIDE = 128
+"""Largest images that are chosen for a trained network, to teach or to be fine-tuned, pixels: four times as many take a
+CPU four times as long."""
 
 
 TAUGHT: dict[str, Any] = {
@@ -50,7 +51,7 @@ def with_teacher(name: str, overrides: Mapping[str, Any] | None) -> dict[str, An
         else:
             chosen = {"guides.feature_distillation.teacher": source}
     if about.image_size and not (recipe.get("images") or {}).get("teacher_size"):
-        chosen["images.teacher_size"] = min(max(about.image_size), TEACHER_SIDE)
+        chosen["images.teacher_size"] = min(max(about.image_size), LARGEST_SIDE)
     return {**chosen, **keys}
 
 

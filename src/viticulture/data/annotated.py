@@ -262,5 +262,4 @@ def _masked(
 
 
 def _original(source: Source, rows: list[int], images: Images, i: int) -> np.ndarray:
-    """Return the mask of image i of a split, upright."""
     return read_mask(source.masks.paths[rows[i]], source.masks.values, images.extent(i), source.orientation(rows[i]))

@@ -36,7 +36,6 @@ def class_weights(weights: str | Mapping[str, float], classes: Sequence[str], co
         counts: [C] training images n_c of each class.
 
     Returns: [C] float32.
-    Raises: UserError for an unknown class, or a value that is not positive.
     """
     if isinstance(weights, str):
         values = 1 / counts.double().clamp(min=1)
@@ -56,7 +55,6 @@ def positive_weights(weights: str | Mapping[str, float], classes: Sequence[str],
         labels: [N, C], 1 where a training image has a class; n_c are their sums.
 
     Returns: [C] float32.
-    Raises: UserError for an unknown class, or a value that is not positive.
     """
     if isinstance(weights, str):
         totals = labels.double().sum(0)

@@ -71,12 +71,10 @@ class Dataset:
 
     @property
     def val(self) -> Images | None:
-        """Validation images; None without."""
         return self.splits.get("val")
 
     @property
     def test(self) -> Images | None:
-        """Test images; None without."""
         return self.splits.get("test")
 
     @property

@@ -16,10 +16,8 @@ from ..table import Table
 from ..tasks.task import Task
 from ..text import log, readable
 
-PAUSE = 1.0
-"""Seconds between two scans of the folder."""
-PATIENCE = 10
-"""Scans for which an image that cannot be read may stay as it is before it is recorded so: its writer may be slow."""
+PAUSE = 1.0  # seconds between two scans of the folder
+PATIENCE = 10  # scans for which an unreadable image stays unchanged before it is recorded: its writer may be slow
 
 
 class Watch:
@@ -41,7 +39,7 @@ class Watch:
         self.folder, self.out, self.task = folder.resolve(), check_out(out, ".csv"), task
         self.predictor = task.predictor(weights)
         self.waiting: dict[str, tuple[tuple[int, int], int]] = {}
-        self.heading = self._csv([])
+        self.heading, self.problem = self._csv([]), ""
         self.recorded = self._recorded()
 
     def _csv(self, predictions: list[Any]) -> str:
@@ -70,12 +68,20 @@ class Watch:
         try:
             return [str(self.folder / file.path) for file in images_among(scan(self.folder)[0])]
         except OSError as error:
-            raise UserError(f"cannot read the folder {self.folder}: {error.strerror}; watch it again later") from error
+            raise UserError(f"cannot read the folder {self.folder}: {error.strerror}; waiting for it") from error
 
     def poll(self) -> list[Any]:
-        """Scan the folder once, and predict for the new images that are complete. Returns: their predictions."""
+        """Scan the folder once, and predict for the new images that are complete. Returns: their predictions; none
+        while the folder cannot be read, as that of a network drive, which is logged once."""
+        try:
+            images, self.problem = self._images(), ""
+        except UserError as error:
+            if str(error) != self.problem:
+                self.problem = str(error)
+                log(f"note     {error}")
+            return []
         before, self.waiting, ready = self.waiting, {}, []
-        for name in sorted(name for name in self._images() if _cell(name) not in self.recorded):
+        for name in sorted(name for name in images if _cell(name) not in self.recorded):
             try:
                 status = Path(name).stat()
             except OSError:  # removed meanwhile

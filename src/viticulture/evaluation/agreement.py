@@ -102,7 +102,6 @@ def _teachers(config: Config, weights: Path) -> dict[str, TeacherOutput]:
 def _measure(
     model: EvaluatedModel, teachers: dict[str, TeacherOutput], config: Config, images: Images
 ) -> dict[str, Any]:
-    """Return the fields of an Agreement."""
     by_head: list[Tensor] = []
     by_teacher: list[Tensor] = []
     outputs: list[Tensor] = []

@@ -105,10 +105,7 @@ def _content(file: Any) -> BinaryIO | Unreadable:
 
 
 def named(images: Sequence[ImageInput]) -> Iterator[Item]:
-    """Yield the images: files, those in folders, and all else, named `image 0` by their place.
-
-    Raises: UserError if a path does not exist or is no file or folder.
-    """
+    """Yield the images: files, those in folders, and all else, named `image 0` by their place."""
     for place, image in enumerate(images):
         yield from _named(place, image)
 

@@ -76,7 +76,7 @@ def is_current(run: RunFolder, weights: str, recorded: str) -> bool:
 
 
 def read_each(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Saved]) -> dict[str, Saved]:
-    """Read a JSON file of results by name, without those of weights that are gone. Raises: as `read_saved`."""
+    """Read a JSON file of results by name, without those of weights that are gone."""
 
     def is_there(result: Mapping[str, Any]) -> bool:
         return is_current(run, result["weights"], result.get("checksum", ""))

@@ -189,10 +189,7 @@ class Method(nn.Module, ABC):
         return len(batch["image"])
 
     def warnings(self, batch_size: int) -> list[str]:
-        """Return warnings about a training whose losses see so many images at once.
-
-        Raises: UserError where they are too few.
-        """
+        """Return warnings about a training whose losses see so many images at once."""
         return []
 
     def after_backward(self) -> None:

@@ -21,17 +21,8 @@ from ..table import Spread, Table
 from ..text import clean
 
 __all__ = [
-    "Head",
-    "Markup",
-    "Section",
-    "Tile",
-    "document",
-    "fill",
-    "html_table",
-    "properties",
-    "side_by_side",
-    "source",
-]
+    "Head", "Markup", "Section", "Tile", "document", "fill", "html_table", "properties", "side_by_side", "source",
+]  # fmt: skip
 
 TERMS = {
     "AP": "average precision: the area under the curve of precision over recall, mean over classes",

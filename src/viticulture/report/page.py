@@ -13,7 +13,7 @@ from .html import Head, Markup, Section, Tile, document, fill, html_table, prope
 from .pictures import galleries, heat_map
 from .svg import Axes, Points, Series, line_chart, row_chart
 
-TRAIN = "train: means over an epoch's batches as the student met them, augmented and each before its step."
+TRAIN = "train: mean over an epoch's augmented batches, each before its optimizer step."
 
 FRACTIONS = ("ap50", "iou", "balanced_accuracy", "accuracy", "map")  # measures in [0, 1]; drawn first, in percent
 
@@ -80,7 +80,6 @@ def render(page: RunPage) -> str:
 
 
 def section_of(section: TaskSection) -> Section:
-    """A section as HTML."""
 
     def drawn(part: Part | Sequence[Part]) -> Markup:
         if isinstance(part, Table):

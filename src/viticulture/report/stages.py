@@ -29,7 +29,6 @@ def _stage(stage: Stage) -> tuple[str | int, ...]:
 
 
 def plan_table(plan: BudgetPlan) -> Table:
-    """Return the stages before training."""
     rows = [(*_stage(stage), stage.seconds / 60) for stage in plan.stages]
     unit = TimeBudget(plan.budget).unit
     budget = plan.budget + " min" * plan.budget.strip()[-1:].isdigit()
@@ -55,13 +54,12 @@ def plan_table(plan: BudgetPlan) -> Table:
 
 
 def stages_table(plan: BudgetPlan, headlines: Sequence[Headline | None]) -> Table:
-    """Return the stages after training."""
     unit = TimeBudget(plan.budget).unit
     columns = [
         *COLUMNS,
         Column(f"{unit} planned", "significant"),
         Column(unit, "significant"),
-        Column("of the time", "percent"),
+        Column("share of time", "percent"),
     ]
     first = next((headline for headline in headlines if headline), None)
     columns.append(Column(first.name if first else "result", "percent" if first is None or first.share else "decimal"))

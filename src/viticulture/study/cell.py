@@ -79,10 +79,7 @@ def held_out_digest(splits: dict[str, list[str]]) -> str:
 
 
 def train_cell(study: StudyFolder, cell: Cell, plan: StudyPlan) -> None:
-    """Begin a cell that this process has claimed, or resume it exactly where it stopped, and finish it.
-
-    Raises: whatever stops the training; its checkpoint remains.
-    """
+    """Begin a cell that this process has claimed, or resume it exactly where it stopped, and finish it."""
     session = _session(study, cell, plan)
     try:
         _check_images(study, cell, plan, session)

@@ -97,7 +97,6 @@ class Comparison:
 
     @property
     def measure(self) -> Measure:
-        """The measure that candidates are compared by."""
         return measure(self.measured)
 
     @property

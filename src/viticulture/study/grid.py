@@ -162,7 +162,6 @@ class Grid:
 
     @property
     def baseline(self) -> Candidate:
-        """The candidate that the others are compared with."""
         return self.candidates[0]
 
     @property

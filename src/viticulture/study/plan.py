@@ -105,7 +105,6 @@ class StudyPlan:
         return self.min_steps is None or self.min_steps >= MIN_RANKING_STEPS
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan for JSON."""
         epochs = [[*key, epochs] for key, epochs in self.epochs.items()]
         return {
             **vars(self),
@@ -232,10 +231,7 @@ def check_budget(grid: Grid, plan: StudyPlan, workers: int = 1) -> None:
 
 
 def most_expensive(choices: Sequence[dict[str, Any]], planned: Callable[[dict[str, Any]], StudyPlan]) -> StudyPlan:
-    """Return the plan of the most expensive image keys that a budget affords; of the cheapest if it affords no other.
-
-    Raises: UserError if even the cheapest exceeds the budget.
-    """
+    """Return the plan of the most expensive image keys that a budget affords; of the cheapest if it affords none."""
     plan = planned(choices[0])
     for keys in choices[1:]:
         if not plan.allows_larger_images:

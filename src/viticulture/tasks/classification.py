@@ -57,11 +57,8 @@ class ClassPrediction(Prediction):
         places = range(1, max((len(each.top) for each in predictions), default=1))
         columns = [Column("name"), Column("label"), Column("probability", "percent")]
         measured = any(each.known is not None for each in predictions)
-        columns += [
-            *(Column(f"label {k + 1}") for k in places),
-            *[Column("known")] * measured,
-            Column("error", "prose"),
-        ]
+        columns += [Column(f"label {k + 1}") for k in places]
+        columns += [*[Column("known")] * measured, Column("error", "prose")]
         rows: list[list[Cell]] = []
         for each in predictions:
             more = [f"{name} {percent(share)}" for name, share in each.top[1:]] or [""] * len(places)
@@ -74,20 +71,15 @@ class ClassPrediction(Prediction):
         """A row an image, a column a class."""
         classes = classes or next((list(each.probabilities) for each in predictions if each.probabilities), [])
         places = range(1, max((len(each.top) for each in predictions), default=1))
-        first = [
-            "name",
-            "label",
-            "probability",
-            *(f"{word} {k + 1}" for k in places for word in ("label", "probability")),
-            *("known", "similarity"),
-        ]
+        others = [f"{word} {k + 1}" for k in places for word in ("label", "probability")]
+        first = ["name", "label", "probability", *others, "known", "similarity"]
         rows: list[list[object]] = [[*first, *class_columns(classes, [*first, "error"]), "error"]]
         for each in predictions:
-            others = [value for k in places for value in (each.top[k] if each.top else (None, None))]
+            more = [value for k in places for value in (each.top[k] if each.top else (None, None))]
             probabilities = [each.probabilities.get(name) for name in classes]
             probability = each.probability if each.label else None
-            others += [_yes_or_no(each.known), each.similarity]
-            rows.append([each.name, each.label, probability, *others, *probabilities, each.error])
+            more += [_yes_or_no(each.known), each.similarity]
+            rows.append([each.name, each.label, probability, *more, *probabilities, each.error])
         return csv_text(rows)
 
 

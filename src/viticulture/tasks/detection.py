@@ -156,7 +156,7 @@ class Detection(AnnotatedTask):
     contents = "objects"
     what = "Classes of objects"
     graph = "viticulture.deploy.onnx.detection.DetectorGraph"
-    json_note = "boxes as COCO has them (left, top, width, height in pixels), the uncertain ones, too"
+    json_note = "boxes in COCO's format (left, top, width, height in pixels), including uncertain ones"
 
     @classmethod
     def evaluate_images(
@@ -261,7 +261,7 @@ class Detection(AnnotatedTask):
             f"Boxes with a score of at least {threshold:.2f}. Blue: correct. Orange: no object, or another class. "
             "Yellow: missed. The worst images come first."
         )
-        return Gallery("Correct, missed and mistaken", groups, note)
+        return Gallery("Correct, missed and wrong boxes", groups, note)
 
     @classmethod
     def tables(cls, results: Results[Any], full: bool = False) -> list[Table]:
@@ -273,11 +273,11 @@ class Detection(AnnotatedTask):
         assert headline is not None
         cells = np.array(result.confusion)
         right, objects, boxes = int(np.trace(cells[:-1, :-1])), int(cells[:-1].sum()), int(cells[:, :-1].sum())
-        others = "".join(f"; {each}" for each in compared(result.baselines))
+        others = ", ".join(compared(result.baselines))
         answer = (
             f"It finds {right:,} of {objects:,} objects in {result.images:,} {headline.split} images; "
             f"{boxes - right:,} of its {boxes:,} boxes are wrong. Its average precision (AP) is {headline.written} "
-            f"(95 % interval {headline.written_interval}){others}."
+            f"(95 % interval {headline.written_interval})." + (f" For comparison: {others}." if others else "")
         )
         sections = [
             TaskSection("Pictures", [Pictures(galleries.get("annotated", ()), MAX_PICTURE_SIDE)]),

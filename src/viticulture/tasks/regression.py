@@ -208,13 +208,8 @@ class Regression(ImageTask):
 
 def summary(results: Results[RegressionResult]) -> Table:
     """One row for each set of weights and split, the one that counts first, then the mean as prediction."""
-    columns = [Column("weights/split"), Column("R2", "decimal"), Column("R2, low to high")]
-    columns += [
-        Column("MAE", "decimal"),
-        Column("MAE, low to high"),
-        Column("RMSE", "decimal"),
-        Column("images", "count"),
-    ]
+    columns = [Column("weights/split"), Column("R2", "decimal"), Column("R2, low to high"), Column("MAE", "decimal")]
+    columns += [Column("MAE, low to high"), Column("RMSE", "decimal"), Column("images", "count")]
     rows: list[list[Cell]] = []
     for key, each in results.counting_first.items():
         intervals = [" to ".join(map(_written, ends)) for ends in (each.interval, each.mae_interval)]

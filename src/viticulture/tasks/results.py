@@ -36,28 +36,23 @@ class Result(Protocol):
     @property
     def images(self) -> int:
         """Evaluated images."""
-        ...
 
     @property
     def score(self) -> float:
         """The number that counts."""
-        ...
 
     @property
     def interval(self) -> tuple[float, float]:
         """95 % interval of `score` over images."""
-        ...
 
     @property
     def measures(self) -> Mapping[str, float | None]:
         """Numbers that networks can be compared by; the first is `score`."""
-        ...
 
     @property
     def resampled(self) -> tuple[float, ...]:
         """`score` over images drawn with replacement; two networks on the same images get the same draws. Empty for a
         share of images."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -148,7 +143,6 @@ class Results(Mapping[str, R], Generic[R]):
         return Headline(self.task.measure, result.score, result.interval, result.images, split, threshold, share)
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
         results = {key: each.to_dict() if hasattr(each, "to_dict") else _plain(each) for key, each in self.items()}
         headline = self.headline and asdict(self.headline)
         return {"task": self.task.name, "counts": self.counts, HEADLINE: headline, "results": results}
@@ -165,7 +159,6 @@ def named(key: str) -> tuple[str, str]:
 
 
 def save_results(run: RunFolder, results: Results[Any]) -> None:
-    """Write evaluation.json."""
     checksums = {weights: checksum_of(run, weights) for weights in run.which()}
     run.write(RESULTS, {**results.to_dict(), CHECKSUMS: checksums})
 
@@ -197,7 +190,8 @@ def read_results(run: RunFolder, task: "type[Task]") -> Results[Any] | None:
 
 def read_headline(run: RunFolder) -> Headline | None:
     """Read the number that counts without the rest, and without importing the run's task; None before the run is
-    evaluated. Raises: UserError if the file is damaged."""
+    evaluated.
+    """
 
     def made(content: dict[str, Any]) -> Headline | None:
         headline = content[HEADLINE] if _of_these_weights(run, content) else None
@@ -234,7 +228,6 @@ class SavedPredictions:
 
 
 def save_predictions(run: RunFolder, counts: str, predictions: Mapping[str, SavedPredictions]) -> None:
-    """Write predictions.npz."""
     arrays: dict[str, Any] = {"counts": np.array(counts)}
     for key, each in predictions.items():
         arrays |= {f"{key}/{name}": value for name, value in vars(each).items() if value is not None}

@@ -219,11 +219,11 @@ class Segmentation(AnnotatedTask):
         result, headline = results.counting, results.headline
         assert result is not None
         assert headline is not None
-        others = "".join(f"; {each}" for each in compared(result.baselines))
+        others = ", ".join(compared(result.baselines))
         answer = (
             f"It assigns {percent(result.accuracy)} of the labeled pixels of {result.images:,} {headline.split} images "
             f"to the right class. Its mean IoU over the classes is {headline.written} (95 % interval "
-            f"{headline.written_interval}){others}."
+            f"{headline.written_interval})." + (f" For comparison: {others}." if others else "")
         )
         pictures, names = galleries.get("annotated", ()), [each.name for each in result.per_class]
         key: list[Part] = [ColorKey(self.colors(names))] if pictures else []
@@ -281,6 +281,5 @@ def summary(results: Results[SegmentationResult]) -> Table:
 
 
 def class_table(result: SegmentationResult) -> Table:
-    """One row a class."""
     columns = [Column("class"), Column("pixels", "count"), Column("IoU", "percent")]
     return Table("Classes", columns, [[each.name, each.pixels, each.iou] for each in result.per_class])

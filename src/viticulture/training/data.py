@@ -7,6 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from ..config.keys import FINE_TUNE
 from ..config.resolve import Config
 from ..config.schema import transform_class
 from ..config.start import load_started
@@ -26,7 +27,6 @@ from ..parallel import Progress
 from .assemble import student_of
 from .progress import showing
 
-FINE_TUNED = "finetune/photos"
 CHOSEN = {
     RECIPES["labels"]: "images have several labels, which {} predicts one by one; --recipe default/photos predicts "
     "combinations",
@@ -89,11 +89,8 @@ def open_by_default(data: Any) -> tuple[Source, str, tuple[str, ...]]:
         recipe = default_recipe(source)
         return source, recipe, (CHOSEN[recipe].format(recipe),) if recipe in CHOSEN else ()
     recipe = RECIPES[source.contents]
-    return (
-        source,
-        recipe,
-        (f"images come with {ANNOTATED[source.contents].held} in place of classes, so {recipe} is the recipe",),
-    )
+    held = ANNOTATED[source.contents].held
+    return source, recipe, (f"images come with {held} in place of classes, so {recipe} is the recipe",)
 
 
 def load_dataset(
@@ -159,7 +156,7 @@ def resolve_default(name: str, overrides: Mapping[str, Any] | None) -> Config:
     That of a class an image is the one for fine-tuning where the user names a trained network.
     """
     if (overrides or {}).get("student.init") is not None and name.startswith("default/") and "digits" not in name:
-        name = FINE_TUNED
+        name = FINE_TUNE
     config = load_started(name, overrides)
     given, student, images = overrides or {}, config.student, config.images
     chosen = student.patch_size is not None and "student.patch_size" not in given and images.image_size is not None

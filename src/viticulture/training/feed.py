@@ -112,9 +112,8 @@ class ValidationLoader:
             self.batch_size = max(self.batch_size, fitting)
         self.weights: Tensor | None = None
         self.teacher_spec: DataSpec | None = None
-        if (
-            side := session.config.images.teacher_size
-        ) and not session.method.batch_spec.labels:  # guides are evaluated
+        side = session.config.images.teacher_size
+        if side and not session.method.batch_spec.labels:  # guides are evaluated
             self.teacher_spec = replace(self.data_spec, image_size=(side, side))
         if session.config.train.best_by:
             labels, classes = images.records.labels, session.dataset.classes

@@ -46,9 +46,8 @@ def _commit() -> str | None:
 
     def git(*arguments: str) -> str:
         command = ["git", *arguments]
-        return subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
-        ).stdout.strip()
+        folder = Path(__file__).parent
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
     with suppress(OSError, subprocess.CalledProcessError):
         if git("ls-files", "--error-unmatch", __file__):

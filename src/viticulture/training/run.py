@@ -140,7 +140,6 @@ def fit(
 
 
 def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeCheckpointIO, on_gpu: bool) -> Trainer:
-    """Return Lightning's Trainer for the recipe."""
     train, engine = session.config.train, session.config.engine
     cluster = environment(engine)  # before the loggers, which use its numbers
     together = "ddp_find_unused_parameters_true" if session.method.has_idle_heads else "ddp"

@@ -62,10 +62,7 @@ def dataset_of(run: RunFolder, config: Config, data: Any = "") -> Dataset:
 
 
 def own_data(run: RunFolder) -> str:
-    """Return the data that a run was trained on, by its path or its name.
-
-    Raises: UserError if it no longer exists, or is opened by code that the user has not named.
-    """
+    """Return the data that a run was trained on, by its path or its name."""
     about = run.read("run.json")["data"]
     check_data(run.path, about["folder"] or "", about["source"])
     return last_place(run.path, about["folder"]) or str(about["source"])

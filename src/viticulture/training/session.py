@@ -14,9 +14,8 @@ import torch
 from torch import nn
 
 from ..config.checks import check_learns_unlabeled, check_parts, check_rates
-from ..config.plan import Plan, plan_of
 from ..config.references import check_alone, check_outlast, from_anywhere
-from ..config.resolve import Config
+from ..config.resolve import Config, Plan, plan_of
 from ..config.start import load_started
 from ..data.batches.loader import Shard
 from ..data.dataset import Dataset

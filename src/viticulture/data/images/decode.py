@@ -231,13 +231,13 @@ def image_size(file: BinaryIO | Decoded, name: str) -> tuple[int, int]:
 
 
 def load_picture(file: BinaryIO, name: str) -> Image.Image:
-    """Load Pillow's picture of a file, neither turned nor converted. Raises: Unreadable."""
+    """Load Pillow's picture of a file, neither turned nor converted."""
     with _naming(name):
         return pillow.read_file(file, pillow.loaded)
 
 
 def orientation_of(file: BinaryIO, name: str, pixel_format: PixelFormat) -> int:
-    """EXIF orientation of a file, 1 to 8; numbers lie upright (1). Raises: Unreadable."""
+    """EXIF orientation of a file, 1 to 8; numbers lie upright (1)."""
     with _naming(name):
         return 1 if _array_reader(file, pixel_format) is not None else pillow.read_file(file, exif_orientation)
 

@@ -17,8 +17,7 @@ from .decode import Unreadable
 from .format import Pixels
 
 ENDINGS = (".mp4", ".m4v", ".mov", ".avi", ".mkv", ".webm", ".mpg", ".mpeg", ".wmv")
-TICK = Fraction(1, 1000)
-"""Seconds; times in a written clip are whole multiples."""
+TICK = Fraction(1, 1000)  # seconds; times in a written clip are whole multiples
 NEEDS = "video needs PyAV, not installed; run: pip install 'viticulture[video]'"
 
 
@@ -72,18 +71,19 @@ def _decoded(path: Path) -> Iterator[tuple[float, Any]]:
         with av.open(str(path)) as clip:
             if not clip.streams.video:
                 raise Unreadable(str(path), "the clip holds no video")
-            stream, start = clip.streams.video[0], None
+            stream, start, last = clip.streams.video[0], None, 0
             stream.thread_type = "AUTO"
             for packet in clip.demux(stream):
                 decoded: list[tuple[int | None, Any]]
                 try:
                     decoded = [(frame.pts if frame.pts is not None else frame.dts, frame) for frame in packet.decode()]
                 except av.FFmpegError as error:
-                    decoded = [(packet.pts, Unreadable(str(path), f"broken: {error.strerror or error}"))]
+                    at = last if packet.pts is None else packet.pts
+                    decoded = [(at, Unreadable(str(path), f"broken: {error.strerror or error}"))]
                 for ticks, frame in decoded:
                     if ticks is None or stream.time_base is None:
-                        raise Unreadable(str(path), "its frames have no times")
-                    start = ticks if start is None else start
+                        raise Unreadable(str(path), "the frames of the clip have no times")
+                    start, last = ticks if start is None else start, ticks
                     yield float((ticks - start) * stream.time_base), frame
     except (av.FFmpegError, OSError) as error:
         raise Unreadable(str(path), f"broken: {error.strerror or error}") from error

@@ -117,10 +117,7 @@ class Numbering:
 
 
 def numbering(file: Path) -> Numbering:
-    """Read the names of one list, which may lack objects, as those of images that are evaluated elsewhere do.
-
-    Raises: UserError for another file, or one that lists missing images.
-    """
+    """Read the names of one list, which may lack objects, as those of images that are evaluated elsewhere do."""
     root, content, split = _root(file), _read(file, ("images", "categories")), _splits([file], file.parent)[file]
     places = Places(root, str(file), _near(file, root))
     listed = {root / places.required(str(image["file_name"]), split): image for image in content["images"]}

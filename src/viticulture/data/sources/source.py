@@ -35,8 +35,7 @@ RECIPES: dict[Contents, str] = {
 """The default recipe of other targets than classes."""
 
 
-UNLABELED = "unlabeled"
-"""The split of images that a training sees without labels (data.unlabeled)."""
+UNLABELED = "unlabeled"  # the split of images that a training sees without labels (data.unlabeled)
 
 
 def portable(fingerprint: str) -> str:
@@ -139,7 +138,7 @@ class Source:
         return self if self.targets is None else replace(self, classes=(), targets=None, warnings=())
 
     def read(self, i: int) -> Image.Image:
-        """Return image i upright, in RGB and in full size. Raises: Unreadable."""
+        """Return image i upright, in RGB and in full size."""
         return self.picture(i).image
 
     def picture(self, i: int, shrink: int | None = None) -> decode.DecodedImage:
@@ -161,7 +160,7 @@ class Source:
         return (height, width) if self.fit is None else self.fit.size(height, width)
 
     def orientation(self, i: int) -> int:
-        """Return the EXIF orientation of image i. Raises: Unreadable."""
+        """Return the EXIF orientation of image i."""
         with self._opened(i) as file:
             return (
                 1 if isinstance(file, decode.DECODED) else decode.orientation_of(file, self.names[i], self.pixel_format)

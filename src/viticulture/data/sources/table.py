@@ -142,10 +142,7 @@ def _needed(names: Collection[str]) -> list[str]:
 def from_table(
     what: str, root: Path, columns: Mapping[str, Sequence[str | None]], rows: Sequence[str], named: Sequence[str] = ()
 ) -> Source | None:
-    """Return the images that a table lists; None where it has no column of paths, or none of labels.
-
-    Raises: UserError as `from_list`, for a split that is none, and for a gap in a column of 1 and 0.
-    """
+    """Return the images that a table lists; None where it has no column of paths, or none of labels."""
     columns = {
         name: whole_numbers(column) if name in ("label", "group") else column for name, column in columns.items()
     }

@@ -186,7 +186,6 @@ def _from_files(name: str, sets: dict[str, Any], root: Path) -> Source:
 
 
 def _items(part: Any) -> list[tuple[Any, int]]:
-    """Return paths and labels of a set of files."""
     kind = type(part).__name__
     # These three take no loader and decode the images.
     if kind == "OxfordIIITPet":

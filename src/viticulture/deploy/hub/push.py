@@ -36,8 +36,7 @@ from ...text import shell_word
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of
 from ...waiting import quiet_hub
-from .fetch import USED, check_repository, refused
-from .shared import named_code, shareable_facts, shareable_recipe, without_folders
+from .fetch import USED, check_repository, named_code, refused, shareable_facts, shareable_recipe, without_folders
 
 MAX_MATRIX = 12  # classes with a whole confusion matrix
 MAX_ROWS = 50
@@ -70,7 +69,6 @@ class CardNetwork:
 
     @property
     def example(self) -> str:
-        """Name of an example file."""
         return "photo.jpg" if self.channels in (1, 3) and not self.ranges else "image.npy"
 
     @property

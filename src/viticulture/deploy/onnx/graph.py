@@ -167,10 +167,7 @@ def check_ending(path: Path) -> None:
 
 
 def inference_copy(network: nn.Module, path: Path) -> nn.Module:
-    """Return a copy of a network for tracing: on the CPU, in inference mode, in float32.
-
-    Raises: UserError, before anything is computed, if the extra `onnx` is not installed or the file cannot be written.
-    """
+    """Return a copy of a network for tracing: on the CPU, in inference mode, in float32."""
     check_installed("onnx", "onnxscript")
     check_ending(path)
     check_out(path, ".onnx", size=sum(weight.nbytes for weight in network.parameters()))

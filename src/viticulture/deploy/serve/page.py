@@ -11,8 +11,7 @@ from ...tasks.task import Task
 from .limits import MAX_BYTES, MAX_FILES
 from .predictor import Predictor
 
-OVERHEAD = 1024**2
-"""Bytes of a request that the page reserves for form data between the images."""
+OVERHEAD = 1024**2  # bytes of a request that the page reserves for form data between the images
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def _accuracy(task: Task, weights: str) -> str:
         return ""
     more = task.caption
     if headline.threshold is not None:
-        more = f"drawn from a score of {headline.threshold:.2f} on"
+        more = f"boxes with a score of at least {headline.threshold:.2f} are drawn"
     value = f"{headline} (95 % interval {headline.written_interval})"
     value = value[:1].upper() + value[1:]
     return f" {value} on {headline.images:,} {headline.split} images{f'; {more}' if more else ''}."

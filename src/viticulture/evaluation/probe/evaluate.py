@@ -31,8 +31,7 @@ from ...models.weights.files import weights_digest
 from ...optim.logistic_regression import fit
 from ...outputs import write_out
 from ...scores.intervals import wilson
-from ...training.frozen_features import Features, frozen_features
-from ...training.linear_head import DECAYS
+from ...training.linear_head import DECAYS, Features, frozen_features
 from ...training.progress import showing
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of, given_again, own_data, stands_for_own

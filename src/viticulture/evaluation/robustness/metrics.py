@@ -20,22 +20,11 @@ from ..model import OutputHeads, all_logits
 from .strengths import MAIN, SEVERITIES
 
 ALEXNET = {
-    "gaussian_noise": 0.886428,
-    "shot_noise": 0.894468,
-    "impulse_noise": 0.922640,
-    "defocus_blur": 0.819880,
-    "glass_blur": 0.826268,
-    "motion_blur": 0.785948,
-    "zoom_blur": 0.798360,
-    "snow": 0.866816,
-    "frost": 0.826572,
-    "fog": 0.819324,
-    "brightness": 0.564592,
-    "contrast": 0.853204,
-    "elastic_transform": 0.646056,
-    "pixelate": 0.717840,
-    "jpeg_compression": 0.606500,
-}
+    "gaussian_noise": 0.886428, "shot_noise": 0.894468, "impulse_noise": 0.922640, "defocus_blur": 0.819880,
+    "glass_blur": 0.826268, "motion_blur": 0.785948, "zoom_blur": 0.798360, "snow": 0.866816, "frost": 0.826572,
+    "fog": 0.819324, "brightness": 0.564592, "contrast": 0.853204, "elastic_transform": 0.646056,
+    "pixelate": 0.717840, "jpeg_compression": 0.606500,
+}  # fmt: skip
 """AlexNet's error on ImageNet-C, mean over severities. Source: the authors' figures (rounded to percent in Table 1 of
 arXiv:1903.12261, in full at github.com/hendrycks/robustness)."""
 
@@ -83,7 +72,6 @@ class Robustness:
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "Robustness":
-        """Invert `to_dict`."""
         return rebuilt(Robustness, {k: v for k, v in content.items() if k not in ("mean_error", "mce")})
 
     def rows(self) -> Iterator[tuple[str, int, str, float]]:

@@ -26,8 +26,7 @@ from ...errors import UserError, unknown
 from ..heads import Inference, check_inference, combine
 from ..registering import FEATURES, eight_patches, register, timm_config
 from ..vit.attention import DroppedAttention
-from ..vit.patch_embed import ConvolutionalEmbed
-from ..vit.patches import PatchGrid
+from ..vit.patches import ConvolutionalEmbed, PatchGrid
 from . import rednet
 
 
@@ -82,7 +81,6 @@ class AlignedEmbed(ConvolutionalEmbed):
     Args:
         img_size: height and width, pixels, multiples of the patch size.
         patch_size: P, even.
-        in_chans: channels of the image.
         embed_dim: D.
         stems: keys of `STEMS`, in the order of their tokens.
         stem_width: channels of a stem's output.

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from ...errors import UserError
 from ..cpu.attention import attend
-from ..vit.patch_embed import halving_widths
-from ..vit.patches import PatchGrid
+from ..vit.patches import PatchGrid, halving_widths
 
 
 def on_map(layer: nn.Module, x: Tensor) -> Tensor:
@@ -49,7 +48,6 @@ class SOPE(nn.Module):
     Args:
         patch_size: a power of two, pixels.
         embed_dim: D, a multiple of P / 2.
-        in_chans: channels of the image.
         norm: builds a layer for [B, D, H, W] from D.
     """
 

@@ -72,7 +72,6 @@ class Adapted(nn.Module):
     Shape: [B, C, H, W] -> the teacher's outputs.
 
     Args:
-        net: the teacher.
         student: images of the student.
         teacher: images of the teacher's training.
     """
@@ -100,7 +99,7 @@ class Adapted(nn.Module):
 
 def adapted(source: str, net: nn.Module, spec: DataSpec, data_spec: DataSpec, image_size: int | None = None) -> Frozen:
     """Freeze a network of `spec` for a student's images; `check_reads` tells whether it can read them. `image_size`:
-    side of its input, pixels; None: as of `load_teacher`. Raises: UserError if the images have other channels.
+    side of its input, pixels; None: as of `load_teacher`.
     """
     check_channels(source, spec, data_spec)
     size = data_spec.teacher_size if image_size is None else (image_size, image_size)

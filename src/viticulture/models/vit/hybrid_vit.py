@@ -28,8 +28,7 @@ from ...errors import UserError
 from ..cpu.convolution import conv3x3
 from ..registering import FEATURES, register, timm_config
 from .attention import DroppedAttention
-from .patch_embed import ConvolutionalEmbed, halving_widths
-from .patches import PatchGrid
+from .patches import ConvolutionalEmbed, PatchGrid, halving_widths
 
 MIN_PATCHES = 4  # on a side of the image; smaller structures are left to the convolutions
 
@@ -80,7 +79,6 @@ class ResidualEmbed(ConvolutionalEmbed):
     Args:
         img_size: height and width, pixels, multiples of the patch size.
         patch_size: P, a power of two.
-        in_chans: channels of the image.
         embed_dim: D, a multiple of P / 2.
         residual_blocks: number after each halving but the last, from the last but one backwards; then zero.
     """

@@ -98,10 +98,4 @@ def build(name: str, start: str = "mae", **options: Any) -> VisionTransformer:
     return student
 
 
-register(
-    build,
-    SIZES,
-    "plain ViT for pre-training without labels",
-    fitting_patch=eight_patches,
-    timm_form=timm_form,
-)
+register(build, SIZES, "plain ViT for pre-training without labels", fitting_patch=eight_patches, timm_form=timm_form)

@@ -38,8 +38,7 @@ from ...errors import UserError, unknown
 from ..cpu.dropout import replace_dropout
 from ..registering import FEATURES, eight_patches, register, reject_pretrained, timm_config
 from .attention import DroppedAttention
-from .patch_embed import ConvolutionalEmbed
-from .patches import PatchGrid, patchify
+from .patches import ConvolutionalEmbed, PatchGrid, patchify
 from .sparse_attention import FreeSparseAttention, SparseAttention
 
 
@@ -208,11 +207,7 @@ def build_sparse(name: str, pretrained: bool = False, free_alpha: bool = False, 
 
 
 def build_local(
-    name: str,
-    pretrained: bool = False,
-    shifted_patches: bool = True,
-    local_attention: bool = True,
-    **options: Any,
+    name: str, pretrained: bool = False, shifted_patches: bool = True, local_attention: bool = True, **options: Any
 ) -> VisionTransformer:
     """Build the network named without its ending, with the parts of [2]; further options as for `build`.
 
