@@ -238,7 +238,7 @@ class Parser(argparse.ArgumentParser):
             text += "\n".join(["\nshort options of recipe keys:", *lines]) + "\n\n"
             text += EVERY + api.reference() if everything else MORE.format(prog=self.prog)
         if self.function in (COMMANDS[name] for name in WITH_TABLE):
-            text += f"\n`{self.prog} --table TABLE --help` shows the options for a paper's table.\n"
+            text += f"`{self.prog} --table TABLE --help` shows the options for a paper's table.\n"
         return text
 
     @property
