@@ -26,6 +26,7 @@ from viticulture.errors import UserError
 from viticulture.models.layout import layout
 from viticulture.models.taps import READINGS, Taps
 from viticulture.training.feed import training_loader
+from viticulture.training.run import INDUCTOR
 from viticulture.training.replay import Budget, Memory
 from viticulture.training.session import Session
 
@@ -215,7 +216,8 @@ def test_a_compiled_step_is_the_eager_one(
         batch = training_loader(session).batch(0, 0)  # anew, as teachers remember the outputs of the last images
         if compiled:
             torch._dynamo.reset()
-            method.compile_networks(by_block, backend=backend, fullgraph=True)
+            options = {"options": INDUCTOR} if backend == "inductor" else {}
+            method.compile_networks(by_block, backend=backend, fullgraph=True, **options)
         method.zero_grad()
         loss = torch.stack(list(method.losses(batch).values())).sum()
         loss.backward()

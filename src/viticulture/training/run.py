@@ -41,6 +41,9 @@ LOG_EVERY_STEPS = 50
 BY_BLOCK_STEPS, WHOLE_STEPS = 2_500, 10_000
 """Steps from which a training on a GPU is compiled by default: by block, or as a whole, which makes fewer and larger
 kernels, but takes a minute or two (benchmarks/log)."""
+INDUCTOR = {"realize_opcount_threshold": 1000, "realize_reads_threshold": 8, "realize_acc_reads_threshold": 8}
+"""Options of the compiler on a GPU: it computes intermediate values twice rather than storing them between two kernels,
+which moves fewer bytes (`python -m benchmarks.step_bytes`)."""
 
 
 class StopAfter(Callback):
@@ -106,7 +109,8 @@ def fit(
         StopAfter(until) if until else None,  # after Ended, for which this is no end
     ]
     if engine.compile or (engine.compile is None and on_gpu and method.length.steps >= BY_BLOCK_STEPS):
-        method.compile_networks(by_block=method.length.steps < WHOLE_STEPS)
+        options = {"options": INDUCTOR} if on_gpu else {}
+        method.compile_networks(by_block=method.length.steps < WHOLE_STEPS, **options)
     _quiet()
     keep_freed_memory()
     trainer = _trainer(session, [callback for callback in callbacks if callback], checkpoints, on_gpu)
