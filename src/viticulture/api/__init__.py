@@ -12,11 +12,11 @@ from .run import Run
 from .run import open_run as open
 from .runs import evaluate, export, predict
 from .sharing import push, serve
-from .studies import compare, compare_resume, compare_table
+from .studies import compare, compare_resume, compare_search, compare_table
 from .training import resume, train, train_row
 
-data = inspect
-"""The command's name for it."""
+data, next = inspect, label_next
+"""The commands' names for them."""
 
 __all__ = [
     "Run",
@@ -26,6 +26,7 @@ __all__ = [
     "cache",
     "compare",
     "compare_resume",
+    "compare_search",
     "compare_table",
     "data",
     "demo",
@@ -37,6 +38,7 @@ __all__ = [
     "links",
     "localize",
     "models",
+    "next",
     "open",
     "predict",
     "probe",
