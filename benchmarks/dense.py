@@ -47,9 +47,8 @@ from viticulture.data.transforms.crop import ScaleJitter
 from viticulture.data.transforms.geometry import Flip
 from viticulture.data.transforms.view import Augment
 from viticulture.models.data_spec import DataSpec
-from viticulture.models.detection.detector import ANCHOR, BOX_GRID, RATIOS, DetectorSizes
+from viticulture.models.detection.detector import ANCHOR, BOX_GRID, RATIOS, DetectorSizes, SimpleFeaturePyramid
 from viticulture.models.detection.networks import detector
-from viticulture.models.detection.pyramid import SimpleFeaturePyramid
 from viticulture.models.students import create_student
 from viticulture.tasks.detection_metrics import DetectedObjects, evaluate_detections, mean_boxes
 

@@ -36,8 +36,7 @@ from torchvision.models.segmentation.fcn import FCN, FCNHead
 
 import viticulture
 from viticulture.config.load import load_config
-from viticulture.config.plan import plan_of
-from viticulture.config.resolve import Config
+from viticulture.config.resolve import Config, plan_of
 from viticulture.data.batches.loader import Loader
 from viticulture.data.dataset import Dataset
 from viticulture.data.open import annotation_format

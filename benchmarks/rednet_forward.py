@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import viticulture.models.cit.rednet  # noqa: F401 (registers the models)
-from viticulture.models.cit.involution import Involution
+from viticulture.models.cit.rednet import Involution
 
 from .clock import begin, count, measure
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import viticulture
 from refusals import file_limit, refused
 from untrained import untrained
-from viticulture.deploy.onnx.export import to_onnx
+from viticulture.deploy.onnx.graph import to_onnx
 from viticulture.deploy.onnx.int8 import _quantize, to_int8
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec

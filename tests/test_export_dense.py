@@ -17,23 +17,26 @@ from torchvision.models.detection.roi_heads import paste_masks_in_image
 from viticulture.data.batches.evaluation import whole_views
 from viticulture.data.image_set import CachedImages, Records
 from viticulture.data.transforms.resample import resize_to_square
-from viticulture.deploy.onnx.agreement import check_agreement, different, perturbed, random_image, stable_image
 from viticulture.deploy.onnx.detection import (
     Canvas,
     DetectorGraph,
     ImageGraph,
     SegmenterGraph,
+    check_agreement,
+    different,
     paste,
+    perturbed,
+    random_image,
+    stable_image,
     stretch,
     to_image,
 )
 from viticulture.deploy.onnx.detections import Detections, _top
-from viticulture.deploy.onnx.export import to_onnx
+from viticulture.deploy.onnx.graph import to_onnx
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.detection.detector import DetectorSizes
-from viticulture.models.detection.networks import detector, segmenter
-from viticulture.models.detection.segmenter import Segmenter
+from viticulture.models.detection.networks import Segmenter, detector, segmenter
 from viticulture.models.students import create_student
 from viticulture.tasks.annotated_task import AnnotatedModel
 from viticulture.tasks.detection import find

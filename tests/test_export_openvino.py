@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from doc_scripts import DOCS
-from viticulture.deploy.onnx.export import to_onnx
+from viticulture.deploy.onnx.graph import to_onnx
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 

@@ -24,9 +24,8 @@ from viticulture.api import predict
 from viticulture.cli import main
 from viticulture.command import parse_command
 from viticulture.config.load import shipped
-from viticulture.deploy.hub.card import CardNetwork
-from viticulture.deploy.hub.push import contents, push
-from viticulture.deploy.hub.shared import named_code, shareable_facts, without_folders
+from viticulture.deploy.hub.fetch import named_code, shareable_facts, without_folders
+from viticulture.deploy.hub.push import CardNetwork, contents, push
 from viticulture.evaluation.outputs import Predictions
 from viticulture.models.weights.files import load
 from viticulture.models.weights.sources import fetch, initialize

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from .api import *  # noqa: F403
     from .errors import UserError as UserError
 
-_CALLABLE = ("cache", "data", "models", "report")
-"""Modules that share their name with a command."""
+_CALLABLE = ("cache", "data", "models", "report")  # modules that share their name with a command
 
 
 class _CallableModule(ModuleType):

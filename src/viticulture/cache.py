@@ -25,11 +25,9 @@ from .disk import FULL, file_lock, matching
 from .errors import UserError
 from .parallel import cores
 
-SEAL = "checksums.json"
-"""Name of each other file in the folder -> CRC-32 of each of its blocks."""
+SEAL = "checksums.json"  # name of each other file in the folder -> CRC-32 of each of its blocks
 
-PLACES = "VITICULTURE_CACHE (decoded images) or VITICULTURE_DATA (downloads)"
-"""Environment variables of the folders."""
+PLACES = "VITICULTURE_CACHE (decoded images) or VITICULTURE_DATA (downloads)"  # environment variables of the folders
 
 _BLOCK = 2**24  # bytes
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from . import api, completion
+from .api.training import is_complete
 from .budget.budget import TimeBudget
 from .command import COMMANDS, HELP, MAX_ERROR, WITH_TABLE, Command, Parser, parser_of
 from .config.keys import TEACHER, check_key
@@ -24,8 +25,8 @@ from .version import VERSION
 from .waiting import STDERR, waiting
 
 LOADS: dict[Callable[..., Any], tuple[str, ...]] = {
-    **dict.fromkeys((api.cache, api.recipes, api.tables, api.models, api.serve), ()),
-    **dict.fromkeys((api.report, api.runs), ("torch",)),
+    **dict.fromkeys((api.cache, api.recipes, api.tables, api.models, api.runs, api.serve), ()),
+    api.report: ("torch",),
     api.inspect: ("torch", "lightning"),
 }
 """Command -> its slow imports, announced while they load; other commands need all three."""
@@ -192,8 +193,11 @@ def _run(words: list[str]) -> Any:
         accepted = inspect.signature(api.resolved).parameters
         return _Text(api.resolved(**{key: value for key, value in command.keywords.items() if key in accepted}))
     _check(command)
+    if command.function is api.resume and is_complete(**command.keywords):
+        return command.function(**command.keywords).report
+    modules = LOADS.get(command.function, ("torch", "lightning", "timm"))
     with waiting("loading PyTorch"):
-        for module in LOADS.get(command.function, ("torch", "lightning", "timm")):
+        for module in modules:
             import_module(module)
     return command.function(**command.keywords)
 
@@ -209,10 +213,7 @@ def _check(command: Command) -> None:
             check_key(key)
     if isinstance(arguments.get("budget"), str) and arguments["budget"]:
         TimeBudget(arguments["budget"])
-    out_first = bool(arguments.get("out")) and command.function not in (
-        api.train,
-        api.train_row,
-    )  # checked first
+    out_first = bool(arguments.get("out")) and command.function not in (api.train, api.train_row)  # checked first
     if arguments.get("data") and not out_first:
         from .data.open import check_there
 

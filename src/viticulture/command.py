@@ -60,6 +60,7 @@ SHORT = {  # option -> the recipe key it sets, help
     "--patch-size": ("student.patch_size", "side of its patches, pixels"),
     "--init": ("student.init", "weights to start from: a run, a timm model, hf-hub:OWNER/NAME, ARCHITECTURE=FILE"),
     "--teacher": ("teacher", "a trained network that teaches the student: a run, a timm model, ARCHITECTURE=FILE"),
+    "--unlabeled": ("data.unlabeled", "more images, without labels, on which it teaches: a folder or an archive"),
     "--epochs": ("train.epochs", "passes over the training images"),
     "--stop-when-perfect": ("train.stop_when_perfect", "stop after this many perfect validations in a row, such as 30"),
     "--batch-size": ("train.batch_size", "images per step"),
@@ -68,8 +69,7 @@ SHORT = {  # option -> the recipe key it sets, help
     "--logger": ("engine.logger", "also log to mlflow, wandb or trackio"),
     "--devices": ("engine.devices", "processes on this machine, one device each"),
 }
-MAX_ERROR = 1000
-"""Characters of an error's beginning, and of its end, that are printed; a longer one repeats its input."""
+MAX_ERROR = 1000  # characters of an error's beginning, and of its end, that are printed; a longer one repeats its input
 OPTIONAL = ("data", "pattern", "folder")  # positional arguments with a default
 REQUIRED = ("table", "row", "boxes", "search")  # options without one
 HELP = ("-h", "--help", "--help-all")
@@ -78,7 +78,6 @@ EVERY = "every recipe key, with its default (--print-config prints the recipe's 
 
 
 def integer(word: str) -> int:
-    """Parse an integer."""
     try:
         return int(word)
     except ValueError as error:
@@ -119,17 +118,11 @@ def pair(word: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Command:
-    """A parsed command line.
+    """A parsed command line."""
 
-    Args:
-        function: in `api`.
-        keywords: its arguments.
-        print_config: only print the recipe.
-    """
-
-    function: Callable[..., Any]
-    keywords: dict[str, Any]
-    print_config: bool
+    function: Callable[..., Any]  # in `api`
+    keywords: dict[str, Any]  # its arguments
+    print_config: bool  # only print the recipe
 
 
 class Parser(argparse.ArgumentParser):
@@ -242,7 +235,7 @@ class Parser(argparse.ArgumentParser):
         """Return the help; with `everything` also of all recipe keys, which imports the classes they configure."""
         text = self.format_help()
         if self.takes_recipe:
-            lines = (f"  {option:<17} {meaning} ({key})" for option, (key, meaning) in self.short.items())
+            lines = (f"  {option:<19} {meaning} ({key})" for option, (key, meaning) in self.short.items())
             text += "\n".join(["\nshort options of recipe keys:", *lines]) + "\n\n"
             text += EVERY + api.reference() if everything else MORE.format(prog=self.prog)
         if self.function in (COMMANDS[name] for name in WITH_TABLE):
@@ -251,7 +244,6 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def options(self) -> set[str]:
-        """The options of the command itself."""
         return {option for action in self.arguments for option in action.option_strings}
 
     def error(self, message: str) -> NoReturn:
@@ -290,12 +282,7 @@ def _meanings(documented: Any) -> dict[str, str]:
 
 def split_overrides(words: list[str], options: Container[str]) -> tuple[dict[str, Any], list[str]]:
     """Split off `--section.key value`, `--section.key=value` and the short options of recipe keys; values are YAML.
-
-    Args:
-        words: of a command line.
-        options: of the command itself.
-
-    Returns: recipe key -> value, and the remaining words.
+    `words`: of a command line. `options`: of the command itself. Returns: recipe key -> value, and the remaining words.
     """
     overrides: dict[str, Any] = {}
     left: list[str] = []

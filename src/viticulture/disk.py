@@ -26,12 +26,9 @@ if TYPE_CHECKING:
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 """Errors of file systems without locks: NFS, Lustre, FUSE and others, depending on mount options."""
-ABANDONED = 3600.0
-"""Seconds without a write after which a partial file is stale; a complete one is renamed at once."""
-MAX_TEXT = 2**28
-"""Maximum bytes of a text file written by hand."""
-MAX_LIST = 2**34
-"""Maximum bytes of a list of images, which programs write."""
+ABANDONED = 3600.0  # seconds without a write after which a partial file is stale; a complete one is renamed at once
+MAX_TEXT = 2**28  # maximum bytes of a text file written by hand
+MAX_LIST = 2**34  # maximum bytes of a list of images, which programs write
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16's, which begins alike
     codecs.BOM_UTF32_BE: "utf-32",
@@ -40,8 +37,7 @@ _MARKS = {
 }
 """Byte-order mark, as Excel and Windows editors write it -> encoding; without one it is UTF-8."""
 
-MAX_NAME = 96
-"""Maximum bytes of a file name for which `partial_path` fits every file system (one allows 143)."""
+MAX_NAME = 96  # maximum bytes of a file name for which `partial_path` fits every file system (one allows 143)
 _PARTIAL = re.compile(r"[.].+[.](?P<machine>[0-9a-f]{8})[.](?P<process>\d{1,9})[.][0-9a-f]{8}[.]part", re.DOTALL)
 
 _SYSTEMS = frozenset(
@@ -110,10 +106,7 @@ def _machine() -> str:
     """Return 8 hexadecimal digits of the scope of process ids: a machine since its boot, or a container."""
     scope = [socket.gethostname()]
     with suppress(OSError):  # Linux only
-        scope += [
-            Path("/proc/sys/kernel/random/boot_id").read_text("utf-8"),
-            str(Path("/proc/self/ns/pid").readlink()),
-        ]
+        scope += [Path("/proc/sys/kernel/random/boot_id").read_text("utf-8"), str(Path("/proc/self/ns/pid").readlink())]
     return hashlib.sha256(" ".join(scope).encode()).hexdigest()[:8]
 
 
@@ -137,10 +130,8 @@ def _remove(part: Path) -> None:
 
 
 def sweep(folder: Path, idle: float = ABANDONED) -> None:
-    """Remove partial files of killed processes, recursively.
-
-    Args:
-        idle: minimum seconds since the last write, for other machines; 0 if no other process may write.
+    """Remove partial files of killed processes, recursively. `idle`: minimum seconds since the last write, for other
+    machines; 0 if no other process may write.
     """
     for part in folder.rglob(".*.part"):
         with suppress(OSError):  # another process may sweep, too

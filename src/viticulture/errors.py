@@ -48,19 +48,14 @@ def comma_separated(names: Iterable[str]) -> str:
     return ", ".join(map(_whole, names))
 
 
-MIN_MATCHED = 3
-"""Minimum characters of a name to look for similar ones."""
-MAX_SHOWN = 200
-"""Maximum characters of a received value in an error."""
-MAX_ITEMS = 4
-"""Maximum items of a received list or dictionary in an error."""
+MIN_MATCHED = 3  # minimum characters of a name to look for similar ones
+MAX_SHOWN = 200  # maximum characters of a received value in an error
+MAX_ITEMS = 4  # maximum items of a received list or dictionary in an error
 
 
 def unknown(kind: str, name: object, valid: Iterable[str], listed_by: str = "") -> UserError:
-    """Return an error for an unknown name, with the nearest valid ones.
-
-    Args:
-        valid: all valid names; the nearest are listed, or all if there are few.
+    """Return an error for an unknown name, with the nearest valid ones. `valid`: all valid names; the nearest are
+    listed, or all if there are few.
     """
     names = sorted(valid)
     word = str(name)

@@ -27,14 +27,12 @@ KINDS: dict[Any, tuple[str, tuple[type, ...]]] = {
 }
 """Annotation without its members -> its name in errors, and the types it accepts."""
 QUOTES = "; a name that YAML reads as a number or as true or false needs quotes"
-BITS = 63
-"""Of the largest whole number that torch takes."""
+BITS = 63  # of the largest whole number that torch takes
 NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*")
 """A number in a text: YAML reads 1e-3, and everything in quotes, as text."""
 SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
-Build = Callable[[str, type, Mapping[str, Any]], Any]
-"""Key, dataclass and its keywords -> what stands for them."""
+Build = Callable[[str, type, Mapping[str, Any]], Any]  # key, dataclass and its keywords -> what stands for them
 
 
 class Misfit(ValueError):

@@ -37,6 +37,24 @@ def cross_entropy(logits: Tensor, label: Tensor, smoothing: float = 0.0, class_w
     return F.cross_entropy(logits, label, class_weights, label_smoothing=smoothing)
 
 
+def partial_cross_entropy(logits: Tensor, label: Tensor, share: float, smoothing: float = 0.0) -> Tensor:
+    """Return the cross-entropy of a batch in which only some images have a label.
+
+        L = 1 / (share B) sum_{i labeled} CE(logits_i, label_i)
+
+    whose mean over batches is that of the labeled images, however they are divided into batches.
+
+    Args:
+        logits: [B, C].
+        label: class numbers, [B] int64; -1 for none.
+        share: of the training images that have a label, in (0, 1].
+
+    Returns: scalar >= 0, nats.
+    """
+    total = F.cross_entropy(logits, label, ignore_index=-1, label_smoothing=smoothing, reduction="sum")
+    return total / (share * len(label))
+
+
 def soft_distillation(student: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
     """Return the divergence of the student's distribution over classes from the teacher's.
 

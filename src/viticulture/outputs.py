@@ -20,8 +20,8 @@ MARKS = ("run.json", "budget.json", "study.json", "model.safetensors")
 """Files that mark the folder of a run, a budget's run, a study, or weights."""
 RESERVED = {
     *MARKS,
-    *("recipe.yaml", "split.json", "metrics.csv", "evaluation.json", "multilabel.json"),
-    *("dense.json", "found.json", "references.json", "explain.json", "robustness.json"),
+    *("recipe.yaml", "split.json", "metrics.csv", "evaluation.json", "predictions.json"),
+    *("references.json", "explain.json", "robustness.json"),
     *("robustness.csv", "localization.json", "agreement.json", "probe.json", "report.html"),
     *("config.json", "study.yaml", "splits.json", "contents.json", "table.csv", "summary.csv"),
 }
@@ -54,17 +54,15 @@ def check_out(out: str | Path, *endings: str, size: int = 1) -> Path:
 
 
 def write_out(out: str | Path, content: str | dict[str, Any]) -> Path:
-    """Write a text or JSON file and log its path. Raises: as `write_whole`."""
+    """Write a text or JSON file and log its path."""
     path = write_whole(Path(out), content)
     log(f"written  {path}")
     return path
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """Format rows as CSV that is safe to open in a spreadsheet; None is an empty cell.
-
-    Text that begins like a formula gets the spreadsheets' text mark '; control characters and undecodable bytes are
-    written as Python escapes.
+    """Format rows as CSV that is safe to open in a spreadsheet; None is an empty cell. Text that begins like a formula
+    gets the spreadsheets' text mark '; control characters and undecodable bytes are written as Python escapes.
     """
     file = io.StringIO()
     csv.writer(file, lineterminator="\n").writerows([csv_cell(value) for value in row] for row in rows)

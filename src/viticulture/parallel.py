@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-Progress = Callable[[int, int], None]
-"""Called with the number of finished items and of all items."""
+Progress = Callable[[int, int], None]  # called with the number of finished items and of all items
 
-CHUNK = 32
-"""Items per thread and call."""
+CHUNK = 32  # items per thread and call
 _T = TypeVar("_T")
 
 
@@ -21,10 +19,7 @@ def cores() -> int:
 
 
 def in_parallel(
-    work: Callable[[int], _T],
-    items: Sequence[int],
-    progress: Progress | None = None,
-    threads: int | None = None,
+    work: Callable[[int], _T], items: Sequence[int], progress: Progress | None = None, threads: int | None = None
 ) -> Iterator[_T]:
     """Yield the results of `work` in the order of the items, computed by threads slightly ahead."""
     threads = threads or cores()

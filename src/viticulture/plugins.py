@@ -8,7 +8,7 @@ the function that opens it (`viticulture train python:my_module.open_scans`).
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .data.batches.batch import Batch
+from .data.batches.targets import Batch
 from .data.sources.source import Reader, Source
 from .data.transforms.transform import Transform
 from .errors import UserError
@@ -39,38 +39,11 @@ _OF_TASKS = {
 """What a task imports, by module. They import evaluation and training, which other plug-ins do not need."""
 
 __all__ = [
-    "Batch",
-    "BatchSpec",
-    "Capability",
-    "Column",
-    "DataSpec",
-    "EvaluatedModel",
-    "Frozen",
-    "Guide",
-    "ImageTask",
-    "Method",
-    "Prediction",
-    "Predictions",
-    "Reader",
-    "Readings",
-    "Results",
-    "Setup",
-    "Source",
-    "StepContext",
-    "Table",
-    "Task",
-    "TaskPage",
-    "TaskSection",
-    "TrainingLength",
-    "Transform",
-    "UserError",
-    "cross_entropy",
-    "hard_distillation",
-    "layout",
-    "load_maps",
-    "load_teacher",
-    "soft_distillation",
-]
+    "Batch", "BatchSpec", "Capability", "Column", "DataSpec", "EvaluatedModel", "Frozen", "Guide", "ImageTask",
+    "Method", "Prediction", "Predictions", "Reader", "Readings", "Results", "Setup", "Source", "StepContext", "Table",
+    "Task", "TaskPage", "TaskSection", "TrainingLength", "Transform", "UserError", "cross_entropy", "hard_distillation",
+    "layout", "load_maps", "load_teacher", "soft_distillation",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -23,13 +23,10 @@ from .text import clean
 GAP = 3  # columns of a terminal between two of a table
 MIN_WIDTHS = {"text": 10, "prose": 24, "sentence": 24, "name": 80}
 """Minimum widths of columns of text, before other columns move below."""
-SENTENCE = 29
-"""Width of sentences in a pipe, which has no width."""
-ENDLESS = 10_000
-"""Width of a pipe."""
+SENTENCE = 29  # width of sentences in a pipe, which has no width
+ENDLESS = 10_000  # width of a pipe
 
-MAX_ROWS = 60
-"""Rows of a table of classes in the terminal."""
+MAX_ROWS = 60  # rows of a table of classes in the terminal
 
 Form = Literal["text", "prose", "sentence", "name", "count", "percent", "decimal", "signed", "significant", "spread"]
 

@@ -15,10 +15,8 @@ from yaml.composer import Composer
 from .errors import UserError
 from .waiting import STDERR, is_silent
 
-MAX_LENGTH = 2**18
-"""Maximum characters of YAML (a study of a thousand candidates); more would take many seconds."""
-MAX_DEPTH = 32
-"""Maximum levels of brackets or indentation in it."""
+MAX_LENGTH = 2**18  # maximum characters of YAML (a study of a thousand candidates); more would take many seconds
+MAX_DEPTH = 32  # maximum levels of brackets or indentation in it
 _UNPRINTABLE = re.compile(r"[\ud800-\udfff]|\\u[0-9a-f]{4}")
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
@@ -86,12 +84,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def read_yaml(text: str, name: str, as_text: bool = False) -> Any:
-    """Parse YAML to plain values; keys are text as written.
-
-    Args:
-        as_text: keep values as text, too, where they are names (02146, no).
-
-    Raises: UserError for invalid, too long or too deep YAML.
+    """Parse YAML to plain values; keys are text as written. `as_text`: keep values as text, too, where they are names
+    (02146, no). Raises: UserError for invalid, too long or too deep YAML.
     """
     if len(text) > MAX_LENGTH:
         raise UserError(f"{name} is too long: {len(text):,} characters, at most {MAX_LENGTH:,} are allowed")

@@ -23,8 +23,7 @@ from .cache import cache_folder
 from .disk import read_text, write_whole
 from .errors import UserError, shortened, unknown
 
-NAMED: set[str] = set()
-"""Dotted paths of code that this process has imported because the user named it."""
+NAMED: set[str] = set()  # dotted paths of code that this process has imported because the user named it
 TRUST = "VITICULTURE_TRUST"
 """Environment variable: modules, or dotted paths, that files of others may name, with commas between them."""
 _GUARD: ContextVar[tuple[str, Collection[str]] | None] = ContextVar("_GUARD", default=None)
@@ -126,10 +125,8 @@ def _words(parameters: list[inspect.Parameter]) -> str:
     return ", ".join(map(str, parameters)) or "nothing"
 
 
-CODE = "python:"
-"""Prefix of data that a function of the user's opens."""
-USED = "code.txt"
-"""In the cache: dotted paths of code that trainings were begun with, one a line."""
+CODE = "python:"  # prefix of data that a function of the user's opens
+USED = "code.txt"  # in the cache: dotted paths of code that trainings were begun with, one a line
 
 
 def known_code() -> set[str]:

@@ -39,8 +39,7 @@ class _Stderr(io.TextIOBase):
         return False
 
 
-STDERR = cast(TextIO, _Stderr())
-"""For all messages while work is in progress."""
+STDERR = cast(TextIO, _Stderr())  # for all messages while work is in progress
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from refusals import refused
-from viticulture.analysis.cka import MinibatchCKA, gram, hsic
+from viticulture.analysis.layers import MinibatchCKA, gram, hsic
 
 Load = Callable[[str], Any]
 

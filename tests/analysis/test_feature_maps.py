@@ -11,8 +11,14 @@ import torch
 
 from refusals import refused
 from viticulture import cli
-from viticulture.analysis.explanation import agent_models, agents_of, read_explanation
-from viticulture.analysis.feature_maps import feature_galleries, feature_map, feature_maps
+from viticulture.analysis.explanation import (
+    agent_models,
+    agents_of,
+    feature_galleries,
+    feature_map,
+    feature_maps,
+    read_explanation,
+)
 from viticulture.analysis.pictures import attention_galleries
 from viticulture.api.run import Run
 from viticulture.api.training import train
@@ -116,7 +122,7 @@ def test_the_maps_of_an_agent_are_drawn_with_its_students(tmp_path: Path, capsys
     assert cli.main(["report", str(run.path)]) == 0
     report = (run.path / "report.html").read_text(encoding="utf-8")
     for text in (page, report):
-        assert "Features of its layers" in text
+        assert "Features of the layers" in text
         assert "its agent" in text
         assert "layers 1, 3" in text
         assert "layer 1, layer 3. Mean over heads" in text  # attention, of the same layers

@@ -13,8 +13,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 
 from refusals import refused
-from viticulture.config.plan import plan_of
-from viticulture.config.resolve import resolve
+from viticulture.config.resolve import plan_of, resolve
 from viticulture.data.batches.evaluation import evaluation_batches
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.batches.sampling import Sampling, repeated

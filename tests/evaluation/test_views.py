@@ -22,7 +22,7 @@ from viticulture.data.dataset import prepare_test
 from viticulture.data.image_set import Images
 from viticulture.data.open import open_source
 from viticulture.deploy.hub.push import contents
-from viticulture.deploy.onnx.export import to_onnx
+from viticulture.deploy.onnx.graph import to_onnx
 from viticulture.errors import UserError
 from viticulture.evaluation.model import ONE_HEAD, OutputHeads, of_run, of_source
 from viticulture.evaluation.outputs import Predictions, choose_views

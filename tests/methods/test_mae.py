@@ -20,8 +20,7 @@ from viticulture.methods.mae import MAE, Decoder, encode, split, targets
 from viticulture.methods.method import Setup
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import blueprint, create_student
-from viticulture.models.vit.patches import check, patchify, rows, unpatchify
-from viticulture.models.vit.positions import sincos
+from viticulture.models.vit.patches import check, patchify, rows, sincos, unpatchify
 
 Load = Callable[[str], Golden]
 NUMBERS = json.loads((GOLDEN / "numbers.json").read_text())["mae_lite"]

@@ -25,7 +25,7 @@ from viticulture.methods.moco_v3 import MoCoV3
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.shared_batch_norm import SharedBatchNorm, gathered, perceptron
 from viticulture.models.students import create_student
-from viticulture.models.vit.positions import sincos
+from viticulture.models.vit.patches import sincos
 from viticulture.training.session import begin
 
 Load = Callable[[str], Golden]

@@ -19,7 +19,8 @@ from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.teachers.outputs import load_teacher
-from viticulture.models.weights.files import FILES, save
+from viticulture.models.weights.checksum import FILES
+from viticulture.models.weights.files import save
 from viticulture.models.weights.sources import anchored, describe, initialize, open_network, place_of
 
 COLORS = DataSpec(("a", "b"), (32, 48), (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))

@@ -52,7 +52,7 @@ def test_compare_plans_trains_extends_and_trains_the_winner(
     words = ["compare", str(photos), "--recipes", recipes, *terms]
     assert main([*words, "--out", "s"]) == 0
     shown = capsys.readouterr()
-    assert "min a cell" in shown.err.replace("\n", " ") or "cell" in shown.err
+    assert "min per cell" in shown.err.replace("\n", " ") or "cell" in shown.err
     assert "[4/4]" in shown.err
     assert shown.err.count("note: fewer than 30 training images in 3 classes") == 1
     assert "Top-1 accuracy on" in shown.out

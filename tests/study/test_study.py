@@ -31,14 +31,13 @@ from viticulture.evaluation.outputs import Predictions
 from viticulture.report.study_tables import all_results_table, results_table
 from viticulture.study.cell import command, is_damaged, train_cell
 from viticulture.study.comparison import compare
-from viticulture.study.conclusion import conclusion
 from viticulture.study.folder import StudyFolder
 from viticulture.study.grid import CONDITIONS, Candidate, Grid
 from viticulture.study.halving import current_outcomes, decide, every_cell, write_table
 from viticulture.study.outcomes import Outcome, Outcomes
 from viticulture.study.plan import StudyPlan
 from viticulture.study.run import plan_study, run_study
-from viticulture.study.study import Study
+from viticulture.study.study import Study, conclusion
 from viticulture.study.terms import Subsets, Terms, Where
 from viticulture.study.work import Worker, changed
 from viticulture.study.workers import claimed_by

@@ -22,8 +22,7 @@ from refusals import refused
 from resumed import check_same_weights, whole_and_resumed
 from trained import weights
 from viticulture.api.lists import resolved
-from viticulture.budget.budget import TimeBudget
-from viticulture.budget.prepare import BudgetRequest, _opened
+from viticulture.budget.prepare import opened
 from viticulture.config.load import load_config
 from viticulture.data.targets.objects import UNLABELED
 from viticulture.errors import UserError
@@ -332,8 +331,7 @@ def test_the_recipe_follows_the_data_and_is_reported(tmp_path: Path, kind: str) 
     session.run.unlock()
     assert session.config.name == recipe
     assert session.warnings[0].endswith(f"in place of classes, so {recipe} is the recipe")
-    request = BudgetRequest(str(data), "default", 0, tmp_path / "planned", overrides, TimeBudget("1h"))
-    _, base, default = _opened(request)
+    _, base, default = opened(str(data), "default", overrides)
     assert (base.name, default, base.warnings[0]) == (recipe, recipe, session.warnings[0])
     assert f"name: {recipe.partition('/')[0]}" in resolved(str(data))
     with pytest.raises(UserError, match=f"train on it with --recipe {recipe}"):

@@ -28,7 +28,7 @@ from viticulture.models.weights.files import load, save
 from viticulture.models.weights.load_matching import classifiers
 from viticulture.optim import logistic_regression
 from viticulture.study.step_times import measure_step_times
-from viticulture.training import frozen_features, linear_head
+from viticulture.training import linear_head
 from viticulture.training.linear_head import FOLDS, Head, parts, put, train_head
 from viticulture.training.run_inputs import config_of, dataset_of
 
@@ -177,7 +177,7 @@ def test_what_a_frozen_network_cannot_use_is_refused(tmp_path: Path, monkeypatch
     with pytest.raises(UserError, match="takes no steps whose time could be measured; compare frozen networks by"):
         measure_step_times(load_config("probe/photos"), Any, tmp_path / "study")  # type: ignore[arg-type]
     monkeypatch.setattr(
-        frozen_features, "evaluation_batches", lambda *_: iter([{"image": torch.full((1, 3, 8, 8), torch.nan)}])
+        linear_head, "evaluation_batches", lambda *_: iter([{"image": torch.full((1, 3, 8, 8), torch.nan)}])
     )
     with pytest.raises(UserError, match="the network's features are not finite; take other weights"):
         probed(tmp_path)

@@ -43,8 +43,8 @@ from viticulture.models.students import create_student
 from viticulture.models.weights import sources
 from viticulture.models.weights.files import load, save
 from viticulture.report.terminal import bar
-from viticulture.study.conclusion import data_name
 from viticulture.study.paper_tables import read_table
+from viticulture.study.study import data_name
 from viticulture.text import shell_word
 from viticulture.training import length
 from viticulture.training.assemble import assemble

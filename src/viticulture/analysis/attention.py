@@ -156,7 +156,6 @@ class RunningMean:
         self._sum: Tensor | None = None
 
     def add(self, values: Tensor) -> None:
-        """Add a batch, [B, ...]."""
         total = values.detach().sum(0).cpu().double()
         self._sum = total if self._sum is None else self._sum + total
         self.images += len(values)
@@ -169,10 +168,8 @@ class RunningMean:
 
 
 class AttentionStatistics:
-    """Entropy and distance of every head, mean over all images added.
-
-    Deviation: the authors' code weights batches equally, so images of a smaller last batch count more; here all images
-    have the same weight.
+    """Entropy and distance of every head, mean over all images added. Deviation: the authors' code weights batches
+    equally, so images of a smaller last batch count more; here all images have the same weight.
     """
 
     def __init__(self) -> None:

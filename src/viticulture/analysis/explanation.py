@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Analysis of a run's student on its images, saved in explain.json and features.npz."""
+"""Analysis of a run's student on its images, saved in explain.json and features.npz; and features of its layers as
+maps: of a ViT and its agent CNN side by side, as in Bootstrapping ViTs, arXiv:2112.03552, Appendix D, Tables 10 and 11.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +18,7 @@ from ..data.image_set import Images
 from ..data.open import open_source
 from ..data.sources.source import Source
 from ..errors import UserError, counted
-from ..evaluation.model import EvaluatedModel, of_run, of_source
+from ..evaluation.model import EvaluatedModel, of_run, of_source, pictures
 from ..evaluation.saved import checksum_of, is_current, read_saved
 from ..guides.bootstrap import Bootstrap
 from ..models.weights.files import load
@@ -25,10 +27,19 @@ from ..training.progress import showing
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import config_of, dataset_of, stands_for_own
 from ..training.state import beneath, load_checkpoint
-from .cka import MIN_IMAGES
-from .feature_maps import feature_galleries
-from .galleries import Gallery, read_galleries, save_galleries
-from .layers import LayerAnalysis, analyze_layers, default_reading, layer_similarity, to_lists, to_tensor
+from .attention import selected_layers
+from .galleries import Gallery, Group, file_name, read_galleries, save_galleries
+from .layers import (
+    MIN_IMAGES,
+    LayerAnalysis,
+    analyze_layers,
+    default_reading,
+    layer_similarity,
+    layer_taps,
+    patch_features,
+    to_lists,
+    to_tensor,
+)
 from .pictures import attention_galleries
 
 BATCH = 128  # images, the batch size of CKA
@@ -55,18 +66,13 @@ class ExplainOptions:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Attention statistics, CKA and Fourier amplitudes of a network, and pictures.
+    """Attention statistics, CKA and Fourier amplitudes of a network, and pictures."""
 
-    Args:
-        weights: best, last or ema of a run; "its" for any other network.
-        compared_with: name of the other network, or "".
-        cka: between this network's layers and the other's, [layers, other layers]; None without another one.
-    """
-
-    weights: str
+    weights: str  # best, last or ema of a run; "its" for any other network
     split: str
     analysis: LayerAnalysis
-    compared_with: str = ""
+    compared_with: str = ""  # name of the other network, or ""
+    # Between this network's layers and the other's, [layers, other layers]; None without another one.
     cka: Tensor | None = None
     features: Sequence[Gallery] = ()
     attention: Sequence[Gallery] = ()
@@ -80,7 +86,6 @@ class Explanation:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Explanation":
-        """Invert `to_dict`."""
         other = content["compared_with"]
         name, cka = (other["network"], to_tensor(other["cka"])) if other else ("", None)
         analysis = LayerAnalysis.from_dict(content)
@@ -134,10 +139,8 @@ def explain(
 
 
 def explain_any(source: str, data: str | Source, options: ExplainOptions) -> Explanation:
-    """Explain a network by its name, on any images, and save nothing.
-
-    Args:
-        data: images; empty, or the object that the run was trained on, for the run's own images.
+    """Explain a network by its name, on any images, and save nothing. `data`: images; empty, or the object that the run
+    was trained on, for the run's own images.
     """
     model, _ = any_model(source)
     run = RunFolder.open(source) if (Path(source) / "run.json").exists() else None
@@ -156,8 +159,6 @@ def agents_of(run: RunFolder) -> dict[str, nn.Module]:
     """Load the agent CNNs of a run from its last checkpoint, by the guide that trained them, in inference mode.
 
     An agent with shared weights takes them from the student of the same step.
-
-    Raises: UserError if the run has no checkpoint, or a damaged one.
     """
     config = config_of(run)
     guides = config.values["guides"].items()
@@ -204,3 +205,40 @@ def read_explanation(run: RunFolder) -> Explanation | None:
 
 def _inputs(model: EvaluatedModel, images: Images) -> Iterator[Tensor]:
     return (batch["image"] for batch in model.batches(images))
+
+
+MAX_IMAGES = 6
+
+
+def feature_map(features: Tensor) -> Tensor:
+    """Compute the formula above. Shape: [B, D, rows, columns] -> [B, rows, columns]; not negative."""
+    centered = features - features.mean((2, 3), keepdim=True)
+    return centered.square().mean(1).sqrt()
+
+
+def feature_maps(
+    model: EvaluatedModel, batch: Tensor, layers: Sequence[int] = (), network: str = "the network"
+) -> dict[int, Tensor]:
+    """Compute the maps of layers for every image: layer, counted from 1 -> [B, rows, columns]. `layers`: counted from
+    1; empty takes up to four, spread over the depth.
+    """
+    taps = layer_taps(model.network, "blocks")
+    assert taps.layout is not None
+    selected = selected_layers(layers, len(taps.layout.blocks), network)
+    with torch.inference_mode():
+        tokens, grids = patch_features(taps(batch).blocks, taps.layout, batch)
+    maps = (tokens[layer].transpose(1, 2).unflatten(2, grids[layer]).float() for layer in selected)  # type: ignore[no-untyped-call]
+    return {layer + 1: feature_map(features) for layer, features in zip(selected, maps, strict=True)}
+
+
+def feature_galleries(networks: Mapping[str, EvaluatedModel], images: Images, layers: Sequence[int]) -> list[Gallery]:
+    """Draw the maps of every network for each of the first images, one gallery per image."""
+    some = images.part(torch.arange(min(MAX_IMAGES, len(images))))
+    groups: list[list[Group]] = [[] for _ in some.records.names]
+    for name, model in networks.items():
+        pixels = torch.cat([part for _, part in model.views(some)])
+        maps = feature_maps(model, model.normalized(pixels), layers, name)
+        lines = [name, f"layer{'s' if len(maps) > 1 else ''} {', '.join(map(str, maps))}"]
+        for i, (group, picture) in enumerate(zip(groups, pictures(pixels), strict=True)):
+            group.append(([picture, *(each[i].cpu().numpy() for each in maps.values())], lines))
+    return [Gallery(file_name(name), group) for name, group in zip(some.records.names, groups, strict=True)]

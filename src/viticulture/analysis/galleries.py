@@ -39,8 +39,7 @@ class Gallery:
     note: str = ""
 
 
-Galleries = Mapping[str, Sequence[Gallery]]
-"""By the part of the page that shows them."""
+Galleries = Mapping[str, Sequence[Gallery]]  # by the part of the page that shows them
 
 
 def save_galleries(path: Path, galleries: Galleries, about: Any = None, max_side: int = MAX_SIDE) -> None:

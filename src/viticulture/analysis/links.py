@@ -30,16 +30,12 @@ THRESHOLD = 0.05  # the paper's
 
 @dataclass(frozen=True)
 class TrainedLinks:
-    """The links of a run.
-
-    Args:
-        magnitudes: their mean |w| by CNN block and layer at the start of every epoch, and now: each [blocks, layers].
-        inside: the checkpoint lies within an epoch, not at the end of one.
-    """
+    """The links of a run."""
 
     links: Links
+    # Their mean |w| by CNN block and layer at the start of every epoch, and now: each [blocks, layers].
     magnitudes: list[Tensor]
-    inside: bool = False
+    inside: bool = False  # the checkpoint lies within an epoch, not at the end of one
 
 
 def linked_guides(run: RunFolder) -> list[str]:

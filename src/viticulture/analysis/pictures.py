@@ -97,10 +97,8 @@ def occlusion(model: EvaluatedModel, images: Images) -> Gallery:
 
 def attention_galleries(model: EvaluatedModel, images: Images, layers: Sequence[int] = ()) -> list[Gallery]:
     """Draw what a ViT attends to in the first image of each of a few classes; empty for students without attention.
-
-    Args:
-        layers: counted from 1; empty takes up to four, spread over the depth. So does a network whose blocks do not
-            have one attention layer each.
+    `layers`: counted from 1; empty takes up to four, spread over the depth. So does a network whose blocks do not have
+    one attention layer each.
     """
     try:
         taps = Taps(model.network, frozenset({"attention"}))
@@ -132,11 +130,12 @@ def attention_galleries(model: EvaluatedModel, images: Images, layers: Sequence[
         heads = []
     tokens = ["class token", "patches"] if taps.layout.class_token else ["patches"]
     tokens += ["DHVT's head tokens"] if heads else []
-    note = f"Rows attend to columns: {', then '.join(tokens)}. Image of {captions[0]}, mean over heads."
+    order = ", then ".join(tokens)
+    note = f"A row is a token that attends, a column one that is attended to: {order}. First image; mean over heads."
     squares = [([mean_attention(r)[0].cpu().numpy()], [name]) for name, r in zip(names, readings, strict=True)]
     galleries.append(Gallery("Every token's attention to every token", squares, note))
     if heads:
-        note = f"Attention of head token i to the patches in head i. Image of {captions[0]}."
+        note = "Attention of each head token to the patches, in its head. First image."
         rows = [([*layer], [name, f"head 1 to {len(layer)}"]) for name, layer in zip(names, heads, strict=True)]
         galleries.append(Gallery("What each head token attends to", rows, note))
     return galleries

@@ -41,24 +41,16 @@ class Reconstructor(Protocol):
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """Images with gray levels in [0, 1], their masks, and reconstructions.
-
-    Args:
-        reconstructed: [B, C, H, W], the image itself outside the mask; may leave [0, 1].
-        masked: [B, H, W] bool.
-        error: per image, [B]: mean over its masked pixels and channels of the squared difference.
-        flat_error: the same for masked patches filled with their mean colors.
-    """
+    """Images with gray levels in [0, 1], their masks, and reconstructions."""
 
     images: Tensor
-    reconstructed: Tensor
-    masked: Tensor
-    error: Tensor
-    flat_error: Tensor
+    reconstructed: Tensor  # [B, C, H, W], the image itself outside the mask; may leave [0, 1]
+    masked: Tensor  # [B, H, W] bool
+    error: Tensor  # per image, [B]: mean over its masked pixels and channels of the squared difference
+    flat_error: Tensor  # the same for masked patches filled with their mean colors
 
 
 def reconstruct(method: Reconstructor, images: Tensor, seed: int = 0) -> Reconstruction:
-    """Mask and reconstruct images."""
     with torch.inference_mode():
         patches, chosen = method.reconstruct(images, method.batch_spec.noise_of(images, seed))
     grid = images.shape[-2] // method.patch[0], images.shape[-1] // method.patch[1]
@@ -84,10 +76,7 @@ def reconstructs(config: Config) -> bool:
 
 
 def load_reconstructor(run: RunFolder, dataset: Dataset) -> Reconstructor:
-    """Load a run's method with its decoder from the last checkpoint, in inference mode.
-
-    Raises: UserError if the run has no checkpoint.
-    """
+    """Load a run's method with its decoder from the last checkpoint, in inference mode."""
     config = config_of(run)
     state = beneath(load_checkpoint(run.checkpoint)["state_dict"], "method.")
     plain = {**config.values, "guides": {}, "student": {**config.values["student"], "init": None}}

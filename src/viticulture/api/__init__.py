@@ -15,45 +15,11 @@ from .sharing import push, serve
 from .studies import compare, compare_resume, compare_search, compare_table
 from .training import resume, train, train_row
 
-data, next = inspect, label_next
-"""The commands' names for them."""
+data, next = inspect, label_next  # the commands' names for them
 
 __all__ = [
-    "Run",
-    "Subsets",
-    "Terms",
-    "Where",
-    "cache",
-    "compare",
-    "compare_resume",
-    "compare_search",
-    "compare_table",
-    "data",
-    "demo",
-    "evaluate",
-    "explain",
-    "export",
-    "inspect",
-    "label_next",
-    "links",
-    "localize",
-    "models",
-    "next",
-    "open",
-    "predict",
-    "probe",
-    "push",
-    "recipes",
-    "reference",
-    "report",
-    "resolved",
-    "resume",
-    "review",
-    "robustness",
-    "runs",
-    "say",
-    "serve",
-    "tables",
-    "train",
-    "train_row",
-]
+    "Run", "Subsets", "Terms", "Where", "cache", "compare", "compare_resume", "compare_search", "compare_table", "data",
+    "demo", "evaluate", "explain", "export", "inspect", "label_next", "links", "localize", "models", "next", "open",
+    "predict", "probe", "push", "recipes", "reference", "report", "resolved", "resume", "review", "robustness", "runs",
+    "say", "serve", "tables", "train", "train_row",
+]  # fmt: skip

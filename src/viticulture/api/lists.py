@@ -4,6 +4,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..text import clean
 from .arguments import checked
 from .run import Run
 from .training import plan_within, row_of, time_limit, train, winner
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
     from ..table import Table
 
 
-MOST_COUNTED = 20
-"""timm students whose costs are computed for one list."""
+MOST_COUNTED = 20  # timm students whose costs are computed for one list
 
 
 @checked
@@ -136,6 +136,11 @@ def resolved(  # noqa: PLR0913  (its parameters are options of the command)
 
 def say(result: Any) -> None:
     """Print a command's result; of several training processes, only the first does."""
+    from ..table import Table, print_table
+
+    if isinstance(result, Table | Path):  # those of quick commands, for which PyTorch is not imported
+        print_table(result) if isinstance(result, Table) else print(clean(str(result)))
+        return
     from ..deploy.onnx.int8 import Quantized
     from ..report.terminal import say as words
     from ..training.processes import rank

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from ..config.keys import PROBE
 from ..errors import UserError
 from ..outputs import check_out
 from ..text import log
@@ -19,8 +20,6 @@ from .training import command, train
 
 if TYPE_CHECKING:
     from ..table import Table
-
-RECIPE = "probe/photos"
 
 
 @checked
@@ -72,7 +71,7 @@ def probe(
         if isinstance(data, str) and not data:
             raise UserError("labeled images are needed: viticulture probe NETWORK DATA --out FOLDER")
         if len(networks) == 1:
-            return train(data, RECIPE, out=out, overrides={**(overrides or {}), "student.init": networks[0]})
+            return train(data, PROBE, out=out, overrides={**(overrides or {}), "student.init": networks[0]})
         if "method.decay" in (overrides or {}):
             raise UserError("method.decay is chosen for each network, by which they are ranked; leave it out")
         return _ranked(networks, data, out, overrides or {})
@@ -168,10 +167,10 @@ def _ranked(networks: Sequence[str], data: Any, out: str, overrides: dict[str, A
             stem = "".join(letter if letter.isalnum() else "-" for letter in Path(network.partition("=")[0]).name)
             place, keys = str(Path(folder, f"{number}-{stem}")), {**overrides, "student.init": network}
             if out:
-                runs[network] = train(data, RECIPE, out=place, overrides=keys).folder
+                runs[network] = train(data, PROBE, out=place, overrides=keys).folder
                 continue
             with waiting(f"probing {network}"):
-                session = begin(data, RECIPE, 0, place, False, keys, command())
+                session = begin(data, PROBE, 0, place, False, keys, command())
                 fit(session)
                 task_of(session.run).evaluate(session.dataset)
                 session.run.unlock()

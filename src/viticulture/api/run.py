@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from ..training.run_folder import RunFolder
 
 
-FIRST = ("name", "label", "predicted")
-"""First columns of `Run.predictions`."""
+FIRST = ("name", "label", "predicted")  # first columns of `Run.predictions`
 
 
 @dataclass(frozen=True)
@@ -136,14 +135,14 @@ class Run:
                 row.update(zip(columns, probabilities, strict=True))
         return _frame(rows)
 
-    def predict(self, images: Any, weights: str = "", top: int = 1) -> list[Any]:
+    def predict(self, images: Any, weights: str = "", top: int = 1, every: float = 1.0) -> list[Any]:
         """Classify images, detect their objects or segment them, as the run was trained to.
 
         Args:
-            images: a file or folder, by str or Path; an image of PIL, the bytes of an image file or an open one, an
-                array [H, W] or [H, W, C] or a tensor [C, H, W], of levels of 8 or 16 bits or of floats in [0, 1] (of
-                any numbers where the run has a `images.range`); or a list, a batch, or a column of these, or a data
-                frame with the column path. What is no image, or a damaged one, has its `error`.
+            images: a file, a folder or a video clip, by str or Path; an image of PIL, the bytes of an image file or an
+                open one, an array [H, W] or [H, W, C] or a tensor [C, H, W], of levels of 8 or 16 bits or of floats in
+                [0, 1] (of any numbers where the run has a `images.range`); or a list, a batch, or a column of these, or
+                a data frame with the column path. What is no image, or a damaged one, has its `error`.
             weights: best, last or ema; by default those that count.
             top: classes to name of each image, the likeliest first; of several labels an image from 2 on, as 1 names
                 those from their thresholds on.

@@ -4,7 +4,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UserError
+from ..errors import UserError, counted
 from ..text import log, shell_word
 from ..waiting import waiting
 from .arguments import as_source, checked, path_as_text, run_folder_of, trained_run
@@ -64,29 +64,49 @@ def evaluate(run: Any, data: Any = "", out: str = "") -> "Results[Any]":
 
 
 @checked
-def predict(run: Any, images: list[str], weights: str = "", out: str = "", top: int = 1) -> list[Any]:
+def predict(
+    run: Any,
+    images: list[str],
+    weights: str = "",
+    out: str = "",
+    top: int = 1,
+    every: str = "1s",
+    watch: bool = False,
+) -> list[Any]:
     """Classify images, detect their objects or segment them, as the run was trained to.
 
     Args:
         run: the run's folder, or hf-hub:USER/NAME.
-        images: files, or folders that are searched for images; of objects also a list of COCO's (.json), alone, which
-            then numbers the results; in Python also pictures, see `Run.predict`.
+        images: files, or folders that are searched for images; video clips (extra `video`); of objects also a list of
+            COCO's (.json), alone, which then numbers the results; in Python also pictures, see `Run.predict`.
         weights: best, last or ema; by default those that count.
         out: a .csv or .json file to write as well; of objects .json is COCO's results. Of objects and of pixels also
-            a folder of pictures, of pixels no .json.
+            a folder of pictures, or of one clip an .mp4 with the predictions drawn in; of pixels no .json.
         top: classes to name of each image, the likeliest first; of several labels an image from 2 on, as 1 names those
             from their thresholds on.
+        every: time between two frames of a clip, seconds; 0s for every frame.
+        watch: keep predicting for images as they appear in one folder, each once, until Ctrl-C; --out is a .csv,
+            predictions.csv by default, and a later watch continues it.
 
     Returns: one prediction an image, with the reason for those that could not be read.
     """
+    from ..data.images.video import time_step
+    from ..deploy.watch import watch as watch_folder
     from ..evaluation.inputs import as_images
     from ..tasks.task import task_of
 
+    step = time_step(every)
     folder = trained_run(run_folder_of(run))
     folder_of_data = folder.read("run.json")["data"]["folder"]
     if out and folder_of_data and Path(out).resolve() == Path(folder_of_data).resolve():
         raise UserError(f"{out} has the training images of {run}; choose another --out")
-    return task_of(folder).predict(as_images(images), weights, top, out)
+    task, items = task_of(folder), as_images(images)
+    if not watch:
+        return task.predict(items, weights, top, out, step)
+    if len(items) != 1 or not isinstance(items[0], Path) or top != 1:
+        raise UserError(f"--watch takes one folder and no --top, got {counted(len(items), 'image')} and top {top}")
+    watch_folder(task, items[0], Path(out or "predictions.csv"), weights)
+    return []
 
 
 @checked
@@ -108,7 +128,7 @@ def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixel
 
     Returns: the file; with int8 also its accuracy and size compared with float32.
     """
-    from ..deploy.onnx.export import to_onnx
+    from ..deploy.onnx.graph import to_onnx
     from ..deploy.onnx.int8 import to_int8
     from ..deploy.onnx.preparation import compare_preparations
     from ..evaluation.model import of_run

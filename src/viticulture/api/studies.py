@@ -106,8 +106,6 @@ def compare_search(
     """
     from ..study.search import grid_of_search
 
-    if where.ray or where.slurm:
-        raise UserError("a search proposes by results and trains on this machine; leave out --ray and --slurm")
     return _compare(grid_of_search(data, recipe, search, seeds, terms, overrides or {}), where)
 
 
@@ -154,6 +152,8 @@ def _run(folder: "StudyFolder", where: Where) -> "Study":
     from ..study.study import Study
     from ..training.state import own_random_state
 
+    if folder.grid.search and (where.ray or where.slurm):
+        raise UserError("a search proposes by results and trains on this machine; leave out --ray and --slurm")
     try:
         with own_random_state():
             run_study(folder, where, log, introduce_study)

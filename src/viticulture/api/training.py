@@ -66,8 +66,9 @@ def train(  # noqa: PLR0913  (its parameters are the options of the command)
         method_search: off or False: one stage, no mixing.
         epochs: short for {"train.epochs": ...}.
         student: short for {"student.name": ...}.
-        teacher: a trained network that teaches the student by its features, and a run of the same classes by its
-            predictions, too: a run, a timm model, hf-hub:OWNER/NAME, ARCHITECTURE=FILE.
+        teacher: a trained network that teaches the student: a run, a timm model, hf-hub:OWNER/NAME,
+            ARCHITECTURE=FILE. It teaches by its predictions, for which one of other classes first gets a classifier,
+            in a run of its own next to the student's; other tasks than classification by its features.
         callbacks: Lightning callbacks; one that stops the training early leaves a finished run.
         progress: False: print nothing on standard error.
 
@@ -90,7 +91,36 @@ def train(  # noqa: PLR0913  (its parameters are the options of the command)
     from ..training.session import begin
 
     with _alone(progress):
+        if TEACHER in overrides:
+            overrides = _with_classifier(data, recipe, seed, out, overwrite, overrides)
         return _train(begin(data, recipe, seed, out, overwrite, overrides, command()), callbacks=callbacks)
+
+
+def _with_classifier(
+    data: Any, recipe: str, seed: int, out: str, overwrite: bool, overrides: dict[str, Any]
+) -> dict[str, Any]:
+    """Give a teacher of other classes a classifier of the student's, where that learns classes: a run of its own, next
+    to the student's, that teaches in its place. Arguments as for `train`."""
+    from ..budget import recipes
+    from ..budget.prepare import opened
+    from ..models.weights.sources import anchored, predicts
+    from ..training.session import begin, run_path
+
+    teacher = anchored(str(overrides[TEACHER]))
+    keys = {key: value for key, value in overrides.items() if key != TEACHER}
+    source, student, _ = opened(data, recipe, keys)
+    if not recipes.may_be_taught(student) or predicts(teacher, source.classes):
+        return overrides
+    if student.engine.processes > 1:
+        raise UserError(
+            f"{teacher} predicts other classes, and in several processes gets no classifier of these; make one first: "
+            f"viticulture probe {teacher} DATA --out {TEACHER}, then --teacher {TEACHER}"
+        )
+    path = run_path(out, data)
+    probe = recipes.probe_stage(student, teacher)
+    log(f"note     {overrides[TEACHER]} gets a classifier of these classes first, in {path}-{TEACHER}")
+    probed = _train(begin(data, probe, seed, f"{path}-{TEACHER}", overwrite, {}, command()))
+    return {**keys, TEACHER: str(probed.path)}
 
 
 @checked
@@ -149,12 +179,7 @@ def winner(like: str, recipe: str = "default") -> tuple[str, dict[str, Any]]:
 
 @checked
 def resume(
-    run: Any,
-    data: Any = "",
-    epochs: int | None = None,
-    *,
-    callbacks: "Sequence[Callback]" = (),
-    progress: bool = True,
+    run: Any, data: Any = "", epochs: int | None = None, *, callbacks: "Sequence[Callback]" = (), progress: bool = True
 ) -> Run:
     """Continue a stopped training, exactly as if it had not been stopped.
 
@@ -169,6 +194,8 @@ def resume(
     """
     run, data = run_folder_of(run), path_as_text(data)
     check_callbacks(callbacks)
+    if is_complete(run, data, epochs):
+        return _finished(Run(Path(run)), data)
     from ..budget import follow
     from ..budget.plan import read_plan
     from ..disk import sweep
@@ -204,18 +231,34 @@ def _alone(progress: bool) -> Iterator[None]:
         yield
 
 
+def is_complete(run: str, data: Any = "", epochs: int | None = None) -> bool:
+    """Return whether nothing is left to `resume` of a run, without importing PyTorch."""
+    from ..disk import read_json
+    from ..training.run_folder import PLAN, RunFolder
+
+    path, nothing_new = Path(run), isinstance(data, str) and not data and epochs is None
+    if not (nothing_new and (path / "run.json").is_file() and (path / "report.html").is_file()):
+        return False
+    stages = read_json(path / PLAN).get("stages") if (path / PLAN).is_file() else []
+    spent = isinstance(stages, list) and all(isinstance(each, dict) and each.get("spent") for each in stages)
+    return spent and RunFolder.open(path).read("run.json")["status"] == "finished"
+
+
 def _finished(run: Run, data: Any) -> Run:
     """Log that a run is finished, and record where its images are now.
 
     Raises: UserError if its weights are missing, or the images are others.
     """
-    from ..training.run_inputs import config_of, dataset_of, keep_place
+    from ..tasks.results import read_headline
 
     run.folder.which()
     if isinstance(data, str) and data:
+        from ..training.run_inputs import config_of, dataset_of, keep_place
+
         dataset_of(run.folder, config_of(run.folder), data)
         keep_place(run.folder, data)
-    log(f"{run.path} is already finished")
+    headline = read_headline(run.folder)
+    log(f"{run.path} is already finished" + (f": {headline} ({headline.written_interval})" if headline else ""))
     return run
 
 

@@ -9,20 +9,16 @@ from dataclasses import dataclass
 from ..errors import UserError
 from ..study.terms import duration
 
-CORE = re.compile(r"(\s*[\d.]+\s*)core-?", re.IGNORECASE)
-"""Makes a time one of processors: 15core-m, 1 core-h."""
+CORE = re.compile(r"(\s*[\d.]+\s*)core-?", re.IGNORECASE)  # makes a time one of processors: 15core-m, 1 core-h
 
 
 @dataclass(frozen=True)
 class TimeBudget:
-    """Seconds of a command, from its first check, when its libraries are loaded, to its report.
+    """Seconds of a command, from its first check, when its libraries are loaded, to its report."""
 
-    Args:
-        text: as the user wrote it: 90s, 30m, 2h, 1night (ten hours); a bare number counts minutes; 15core-m counts
-            processor time, all threads together, in place of wall-clock time (helpers that decode streamed images are
-            other processes, and are not counted).
-    """
-
+    # As the user wrote it: 90s, 30m, 2h, 1night (ten hours); a bare number counts minutes; 15core-m counts processor
+    # time, all threads together, in place of wall-clock time (helpers that decode streamed images are other processes,
+    # and are not counted).
     text: str
     search: bool = True
 
@@ -43,6 +39,11 @@ class TimeBudget:
     def counts_processors(self) -> bool:
         """True if the budget limits processor time."""
         return CORE.match(self.text) is not None
+
+    @property
+    def unit(self) -> str:
+        """Unit of its minutes."""
+        return "core-min" if self.counts_processors else "min"
 
     @property
     def clock(self) -> Callable[[], float]:

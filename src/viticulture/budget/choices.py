@@ -19,15 +19,13 @@ from typing import Any, Literal
 
 from ..study.plan import LARGER_EPOCHS
 
-Kind = Literal["mae", "teacher", "student"]
-"""Stages in the order of training; the last one's student is the result."""
+Kind = Literal["mae", "teacher", "student"]  # stages in the order of training; the last one's student is the result
 
 MIN_EPOCHS, MIN_STEPS = 20, 1000
 """Small images enlarged are taken only where the budget buys so many epochs, a larger student, or photographs of more
 pixels, where it buys `LARGER_EPOCHS` (in the time of 27 to 57 epochs a narrower one does better, in the time of 48 one
 of fewer pixels), and so many steps; the smallest always is."""
-MAX_EPOCHS = 2000
-"""Of any stage; a longer budget ends early."""
+MAX_EPOCHS = 2000  # of any stage; a longer budget ends early
 
 WHOLE_WARMUP_FROM = 3
 """Epochs from which a warm-up that a recipe leaves open takes a whole one at least: else the first epoch could not
@@ -41,8 +39,7 @@ FINE_TUNED_EPOCHS, FINE_TUNED_STEPS = 4, 150
 PUBLIC = "tf_efficientnet_lite0.in1k"
 """timm's name of a small public network, trained on ImageNet, that a budget without `--init` names."""
 
-VALIDATION_SHARE = 0.05
-"""Of the training time; where validation after every epoch takes more, epochs are skipped."""
+VALIDATION_SHARE = 0.05  # of the training time; where validation after every epoch takes more, epochs are skipped
 
 VIEWS_SHARE = 0.3
 """Of the time; where test-time augmentation would take more, images are evaluated once. A third more epochs are worth a
@@ -57,50 +54,30 @@ MIN_STAGE_EPOCHS: dict[Kind, int] = {"mae": 20, "teacher": 5, "student": 10}
 MIX_FROM, MIX_STEPS, MIX_PER_CLASS = 25, 1200, 50
 """Epochs, steps and images a class from which a hybrid's images are mixed: it keeps a network from memorizing many
 images (worth two points at 150 a class). Of ten a class it costs three, in 62 epochs and in 180."""
-MIX: dict[str, Any] = {"mixup": 0.0, "cutmix": 1.0, "probability": 0.5}
-"""Keys of `augment.mix` then."""
+MIX: dict[str, Any] = {"mixup": 0.0, "cutmix": 1.0, "probability": 0.5}  # keys of `augment.mix` then
 MIX_DECAY, DECAY_EPOCHS = 0.5, 3.0
 """Weight decay of Muon then: at most the first, and such that kernels, at their rate, forget in so many epochs. Worth
 one to three points where it was tried, though behind for the first third of a training; forgetting within half an
 epoch, as many small batches do, costs seven. Where images are not mixed it is worth nothing."""
 
-STRONG_TEACHER_FROM = 20000
-"""Plain steps from which the teacher is the larger one."""
+STRONG_TEACHER_FROM = 20000  # plain steps from which the teacher is the larger one
 
 AFTER_MAE: dict[str, Any] = {"optim.layer_decay": 0.85}
-UNDER_TEACHER: dict[str, Any] = {
-    "method.label_weight": 0.5,
-    "guides.logits": {"kind": "hard", "weight": 0.5},
-}
+UNDER_TEACHER: dict[str, Any] = {"method.label_weight": 0.5, "guides.logits": {"kind": "hard", "weight": 0.5}}
 """Recipe keys of the student's stage, where the user sets nothing else."""
 
-PUBLIC_TEACHER: dict[str, Any] = {
-    "method.label_weight": 0.5,
-    "guides.logits": {"kind": "soft", "temperature": 2.0, "weight": 1.0},
-    "train.fixed_views": 8,
-    "engine.replay_gb": 4.0,
-}
-"""The same where a trained network teaches (`--teacher`): its predictions for so many views of each image, which are
-computed once."""
-TEACHER_VIEW = 0.1
-"""Of the time of a teacher's pass: what its larger images take in epochs that replay its predictions."""
+TEACHER_VIEW = 0.1  # of the time of a teacher's pass: what its larger images take in epochs that replay its predictions
 
 
 @dataclass(frozen=True)
 class SizedStudent:
-    """A student and the size of its input.
-
-    Args:
-        patch_size: side of a patch, pixels; None goes by the images, as for any recipe.
-        epochs: minimum that a budget must buy of it.
-        steps: the same in steps.
-    """
+    """A student and the size of its input."""
 
     student: str
     image_size: int
-    patch_size: int | None = None
-    epochs: int = field(default=MIN_EPOCHS, compare=False)
-    steps: int = field(default=MIN_STEPS, compare=False)
+    patch_size: int | None = None  # side of a patch, pixels; None goes by the images, as for any recipe
+    epochs: int = field(default=MIN_EPOCHS, compare=False)  # minimum that a budget must buy of it
+    steps: int = field(default=MIN_STEPS, compare=False)  # the same in steps
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -117,8 +94,7 @@ CANDIDATES = (
     SizedStudent("botnet14t", 224, 16, LARGER_EPOCHS),
 )
 """From cheap to expensive."""
-SMALL = 64
-"""Images of fewer pixels stay as they are, or are enlarged to this: a hybrid's first convolution halves them."""
+SMALL = 64  # images of fewer pixels stay as they are, or are enlarged to this: a hybrid's first convolution halves them
 TINY, TINY_CANDIDATES = 32, tuple(SizedStudent(name, 64) for name in ("dhvt_nano", "dhvt_micro", "dhvt_mini"))
 """Images of fewer pixels leave a hybrid nothing to convolve; DHVT leads there."""
 
@@ -144,9 +120,7 @@ def candidates(side: int, student: str = "", image_size: int | None = None) -> t
 
 def fine_tuned_candidates(side: int, student: str, own: int) -> tuple[SizedStudent, ...]:
     """Return the sizes of a trained network for images of a size, from cheap to expensive; small images are enlarged.
-
-    Args:
-        own: the image size that the network was trained on, pixels.
+    `own`: the image size that the network was trained on, pixels.
     """
     sizes = [size for size in FINE_TUNED_SIZES if size < own and size <= 2 * side]
     return tuple(

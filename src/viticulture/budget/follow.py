@@ -55,14 +55,11 @@ class Stopwatch(Callback):
 
 @dataclass(frozen=True)
 class Calibration:
-    """The first epochs of a stage, whose time decides its length.
-
-    Args:
-        fix: called once they are trained: writes the length and returns the session that resumes.
-    """
+    """The first epochs of a stage, whose time decides its length."""
 
     epochs: int
     stopwatch: Stopwatch
+    # Called once they are trained: writes the length and returns the session that resumes.
     fix: Callable[[Session], Session]
 
 
@@ -169,7 +166,7 @@ class _Follower:
             plan.write(self.run)
         stage = plan.stages[number]
         if not interrupted or RunFolder.open(place).read("run.json")["status"] != "finished":
-            length = f"{counted(stage.epochs, 'epoch')}, about {stage.seconds / 60:.1f} min"
+            length = f"{counted(stage.epochs, 'epoch')}, about {stage.seconds / 60:.1f} {TimeBudget(plan.budget).unit}"
             self.log(f"stage    {number + 1} of {len(plan.stages)}: {stage.kind}, {length}")
             if interrupted:
                 set_length(RunFolder.open(place), stage.epochs)  # a kill may have come between the plan and the run

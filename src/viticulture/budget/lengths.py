@@ -15,22 +15,17 @@ from dataclasses import dataclass
 from ..study.step_times import StepTimes
 from .choices import MAX_EPOCHS, MIN_STAGE_EPOCHS, Kind, SizedStudent, stage_shares
 
-MARGIN = 0.05
-"""Share of a budget that is not planned: step times from a few steps err by as much."""
-RESERVE = 5.0
-"""Seconds of a stage besides epochs and evaluation: opening its images, drawing its pictures and its page."""
+MARGIN = 0.05  # share of a budget that is not planned: step times from a few steps err by as much
+RESERVE = 5.0  # seconds of a stage besides epochs and evaluation: opening its images, drawing its pictures and its page
 SPEEDUP = 1.5
 """A larger student takes less time per MAC; up to this factor less, and it is measured before it is ruled out."""
 
-CALIBRATION_SHARE = 0.05
-"""Of a stage's epochs, within its warm-up, until its length is fixed."""
-CALIBRATION_SECONDS = 3.0
-"""Minimum time of those epochs; less says no more than the steps that were measured before."""
+CALIBRATION_SHARE = 0.05  # of a stage's epochs, within its warm-up, until its length is fixed
+CALIBRATION_SECONDS = 3.0  # minimum time of those epochs; less says no more than the steps that were measured before
 MAX_SLOWDOWN = 3.0
 """Largest factor between measured and actual time that is believed; more is a machine that slept, or was busy once."""
 
-TimesOf = Callable[[Kind, bool], StepTimes]
-"""Stage, and whether a teacher teaches in it -> its step times."""
+TimesOf = Callable[[Kind, bool], StepTimes]  # stage, and whether a teacher teaches in it -> its step times
 
 
 @dataclass(frozen=True)
@@ -64,13 +59,9 @@ def largest_that_fits(
     measure: Callable[[SizedStudent], StepTimes],
     macs: Callable[[SizedStudent], int],
 ) -> SizedStudent:
-    """Return the largest candidate that there is time for; the first one where there is time for none.
-
-    Measuring takes time, and of a large student more than a small budget has. So the step times of larger candidates
-    are estimated from their MACs, and only those that might fit are measured.
-
-    Args:
-        seconds: returns what is left, after each measurement.
+    """Return the largest candidate that there is time for; the first one where there is time for none. Measuring takes
+    time, and of a large student more than a small budget has. So the step times of larger candidates are estimated from
+    their MACs, and only those that might fit are measured. `seconds`: returns what is left, after each measurement.
     """
     best, ceiling, times = 0, len(candidates), measure(candidates[0]) if len(candidates) > 1 else None
     while times is not None and best + 1 < ceiling:

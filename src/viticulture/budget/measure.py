@@ -10,8 +10,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from ..config.plan import plan_of
-from ..config.resolve import Config
+from ..config.resolve import Config, plan_of
 from ..data.dataset import Dataset, ImageSettings
 from ..data.image_set import CachedImages, Images, Records
 from ..data.image_settings import choose_cache_size, choose_image_size, normalization
@@ -34,27 +33,20 @@ MEASURING_SHARE = 0.005
 """Share of a budget for which each considered stage is measured, where that is more than the default."""
 MAX_SHARE = 0.05
 """Share of the longest stage's steps at which that ends: beyond what a budget can use, measuring would take it all."""
-DIFFERENT = 64
-"""Images of noise; each stands for many."""
-PRODUCT, PRODUCTS = 512, 7
-"""Side and number of the matrix products that time bfloat16."""
-WORTH = 0.9
-"""Mixed precision rounds; it is taken where an epoch takes at most this share of the time."""
+DIFFERENT = 64  # images of noise; each stands for many
+PRODUCT, PRODUCTS = 512, 7  # side and number of the matrix products that time bfloat16
+WORTH = 0.9  # mixed precision rounds; it is taken where an epoch takes at most this share of the time
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """Measures trainings on some images.
-
-    Args:
-        seconds: of the budget; a long one is worth more steps.
-    """
+    """Measures trainings on some images."""
 
     source: Source
     seed: int
     folder: Path
     now: Callable[[], float]
-    seconds: float = 0.0
+    seconds: float = 0.0  # of the budget; a long one is worth more steps
 
     @cached_property
     def sizes(self) -> np.ndarray:
@@ -72,7 +64,7 @@ class Measurements:
 
     def step_times(self, config: Config, dataset: Dataset) -> StepTimes:
         """Return step times on a data set."""
-        images = len(dataset.train)
+        images = len(dataset.trained_on)
         steps = MAX_SHARE * MAX_EPOCHS * images / plan_of(config, images).batch_size
         patience = max(1.0, min(MEASURING_SHARE * self.seconds / MAX_SECONDS, steps / MAX_STEPS))
         return measure_step_times(config, dataset, self.folder / "steps", self.seed, self.now, patience)
@@ -89,11 +81,8 @@ class Measurements:
 
     def fastest(self, config: Config, dataset: Dataset | None = None) -> tuple[Config, StepTimes]:
         """Return the config in the precision that trains faster here, where it leaves that open, and its step times.
-
-        Where gradients are wrong in mixed precision it is float32, with a warning.
-
-        Args:
-            dataset: its images; None for noise like them, on which gradients are not compared.
+        Where gradients are wrong in mixed precision it is float32, with a warning. `dataset`: its images; None for
+        noise like them, on which gradients are not compared.
         """
         measure = self.estimated if dataset is None else partial(self.step_times, dataset=dataset)
         plain, mixed = measure(config), in_bfloat16(config)
@@ -126,10 +115,8 @@ class Measurements:
             return False
 
     def dummy_checkpoint(self, config: Config, dataset: Dataset, size: int | None = None) -> str:
-        """Return a folder with random weights of a config's student, in place of a run that is not trained yet.
-
-        Args:
-            size: side of its images, pixels; null for those of the data set.
+        """Return a folder with random weights of a config's student, in place of a run that is not trained yet. `size`:
+        side of its images, pixels; null for those of the data set.
         """
         folder, data_spec = self.folder / "dummy", replace(data_spec_of(dataset), teacher_size=None)
         if size is not None:

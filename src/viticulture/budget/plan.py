@@ -25,29 +25,22 @@ from .budget import TimeBudget
 from .choices import Kind
 from .recipes import length_keys
 
-FORMAT = 2
-"""Version of the file's layout."""
+FORMAT = 2  # version of the file's layout
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One training of the plan.
-
-    Args:
-        values: its config, complete except for the length.
-        seconds: planned, everything included.
-        spent: actual seconds; None until it is finished.
-    """
+    """One training of the plan."""
 
     name: str
     kind: Kind
     recipe: str
-    values: dict[str, Any]
+    values: dict[str, Any]  # its config, complete except for the length
     step_times: StepTimes
     epochs: int
-    seconds: float
+    seconds: float  # planned, everything included
     begun: bool = False
-    spent: float | None = None
+    spent: float | None = None  # actual seconds; None until it is finished
     warnings: tuple[str, ...] = ()
     changes: dict[str, str] = field(default_factory=dict)
 

@@ -13,18 +13,18 @@ epochs (`follow.py`). After that a stage's length is fixed, so that it resumes e
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ..config.checks import check_learns_unlabeled
 from ..config.keys import STAGES
-from ..config.plan import plan_of
 from ..config.references import check_outlast, from_anywhere
-from ..config.resolve import Config
-from ..config.start import TEACHER_SIDE, load_started
+from ..config.resolve import Config, plan_of
+from ..config.start import LARGEST_SIDE, load_started
 from ..data.dataset import Dataset
 from ..data.image_settings import shape_of
 from ..data.open import open_source
@@ -34,47 +34,33 @@ from ..errors import UserError
 from ..models.weights.sources import anchored, predicts
 from ..parallel import Progress
 from ..study.step_times import StepTimes
-from ..training.data import (
-    default_recipe,
-    for_method,
-    load_dataset,
-    open_by_default,
-    open_for,
-    resolve_default,
-)
+from ..training.data import default_recipe, for_method, load_dataset, open_by_default, open_for, resolve_default
 from ..training.leakage import check_leakage
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import folder_of
 from ..training.session import check_seed
 from . import recipes
 from .budget import TimeBudget
-from .choices import TEACHER_VIEW, Kind, SizedStudent, teacher
+from .choices import TEACHER_SHARE, TEACHER_VIEW, Kind, SizedStudent, teacher
 from .lengths import MARGIN, divide_time, epochs_within, largest_that_fits, stage_seconds
 from .measure import Measurements, is_plain_vit
 from .plan import BudgetPlan, Stage
 
-SCRATCH = ".viticulture-"
-"""Beginning of the names of scratch directories in which steps are measured."""
+SCRATCH = ".viticulture-"  # beginning of the names of scratch directories in which steps are measured
 
 
 @dataclass(frozen=True)
 class BudgetRequest:
-    """The user's request.
-
-    Args:
-        recipe: as for `train`; a named one is the base of the student's stage, and its student stays.
-        out: the run's folder; where none is named, its name unless another run is quicker.
-        teacher: a trained network that teaches the student; "" for none.
-    """
+    """The user's request."""
 
     data: str
-    recipe: str
+    recipe: str  # as for `train`; a named one is the base of the student's stage, and its student stays
     seed: int
-    out: Path
+    out: Path  # the run's folder; where none is named, its name unless another run is quicker
     overrides: dict[str, Any]
     budget: TimeBudget
     overwrite: bool = False
-    teacher: str = ""
+    teacher: str = ""  # a trained network that teaches the student; "" for none
 
 
 def make_plan(
@@ -87,13 +73,15 @@ def make_plan(
     """Return what the budget is spent on. Raises: UserError for any mistake, or for a budget that is too short."""
     check_seed(request.seed)
     RunFolder.check_free(request.out, request.overwrite)
-    labeled, base, default = _opened(request)
+    labeled, base, default = opened(request.data, request.recipe, request.overrides)
     recipes.check(base, request.overrides)
     if request.teacher and not recipes.may_be_taught(base):
         raise UserError(
             f"--teacher {request.teacher} teaches a student of one class an image that has no guides and no trained "
             "start; leave --budget out to combine it with others"
         )
+    if not request.teacher:
+        check_learns_unlabeled(base)
     base = replace(base, values=from_anywhere(base.values))
     if request.overwrite:
         check_outlast(base.values, request.out)
@@ -127,21 +115,21 @@ def make_plan(
         )
 
 
-def _opened(request: BudgetRequest) -> tuple[Source, Config, str]:
+def opened(data: Any, recipe: str, overrides: Mapping[str, Any]) -> tuple[Source, Config, str]:
     """Return the data as the student's method reads it, the student's config, and the default recipe for such data."""
-    if request.recipe == "default":
-        source, default, chosen = open_by_default(request.data)
-        base = resolve_default(default, request.overrides)
+    if recipe == "default":
+        source, default, chosen = open_by_default(data)
+        base = resolve_default(default, overrides)
         base = replace(base, warnings=(*chosen, *base.warnings))
         if source.targets is not None:
             return source, base, default
     else:
-        base = load_started(request.recipe, request.overrides)
+        base = load_started(recipe, overrides)
         if not recipes.learns_classes(base):
-            return open_for(base, request.data), base, base.name
-        source = open_source(request.data, "classes")
+            return open_for(base, data), base, base.name
+        source = open_source(data, "classes")
         default = default_recipe(source)
-    base = base.changed(recipes.one_view_keys(base, request.overrides), by="budget")
+    base = base.changed(recipes.one_view_keys(base, overrides), by="budget")
     return for_method(base, source), base, default
 
 
@@ -221,9 +209,9 @@ def _stages(
 
     search = request.budget.search and recipes.may_be_taught(config) and is_plain_vit(config, dataset)
     startable = recipes.may_be_started(config)
-    lengths = divide_time(left(), len(dataset.train), times, search, startable)
+    lengths = divide_time(left(), len(dataset.trained_on), times, search, startable)
     if lengths:  # measuring took some of the time that was divided
-        lengths = divide_time(left(), len(dataset.train), times, search, startable)
+        lengths = divide_time(left(), len(dataset.trained_on), times, search, startable)
     if not lengths:
         raise UserError(_too_short(request, config, alone, left()))
     kinds = [length.kind for length in lengths]
@@ -262,11 +250,14 @@ def _taught_stages(
     stand_in = source if ready else measured.dummy_checkpoint(probe, dataset, size)
     keys = recipes.taught_keys(student, overrides, stand_in, size)
     passes = max(measured.step_times(student.changed(keys, by="budget"), dataset).step - alone.step, 0.0)
-    views = student.changed(keys, by="budget").train.fixed_views
-    times = replace(alone, step=alone.step + passes)
-    if views:
+    if views := student.changed(keys, by="budget").train.fixed_views:
+        if "train.fixed_views" not in overrides:
+            affordable = TEACHER_SHARE * left() / (alone.steps * passes) if passes else views
+            views = max(min(views, int(affordable)), 1)
         times = replace(alone, step=alone.step + TEACHER_VIEW * passes, once=views * alone.steps * passes)
-    image = passes / plan_of(student, len(dataset.train)).batch_size
+    else:
+        times = replace(alone, step=alone.step + passes)
+    image = passes / plan_of(student, len(dataset.trained_on)).batch_size
     tested = len(dataset.val or ()) + len(dataset.test or ())
     probed = StepTimes(
         0.0, 1, image, 0, tested, weight_sets=1, probed_images=len(dataset.train) + len(dataset.val or ())
@@ -276,7 +267,7 @@ def _taught_stages(
     if not epochs:
         raise UserError(_too_short(request, config, replace(times, once=times.once + reserved), left()))
     name = "1-teacher"
-    keys = recipes.taught_keys(student, overrides, source if ready else f"{STAGES}/{name}", size)
+    keys = recipes.taught_keys(student, overrides, source if ready else f"{STAGES}/{name}", size, views)
     student = _mixed(request, student.changed(keys, by="budget"), dataset, epochs, epochs * alone.steps)
     if "schedule.warmup_epochs" in overrides:  # the user's is meant for the length that is planned
         student = student.changed(recipes.length_keys(student, epochs, epochs), by="budget")
@@ -289,7 +280,7 @@ def _taught_stages(
 
 def _mixed(request: BudgetRequest, config: Config, dataset: Dataset, epochs: int, steps: int) -> Config:
     """Return the config with mixed images where they help a training of that length."""
-    if not (request.budget.search and dataset.classes):
+    if not (request.budget.search and dataset.classes) or config.data.unlabeled is not None:
         return config
     per_class = len(dataset.train) / len(dataset.classes)
     return config.changed(recipes.mix_keys(config, request.overrides, epochs, steps, per_class), by="budget")
@@ -311,7 +302,7 @@ def _stage(name: str, kind: Kind, config: Config, times: StepTimes, epochs: int,
 
 def _side(probe: Config) -> int:
     """Return the side of a teacher's images, pixels."""
-    return max(shape_of(probe.images.image_size or TEACHER_SIDE))
+    return max(shape_of(probe.images.image_size or LARGEST_SIDE))
 
 
 def _in_time(request: BudgetRequest, left: Callable[[], float]) -> Progress:

@@ -11,11 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from ..config.checks import check_parts, check_rates
+from ..config.keys import PROBE
 from ..config.load import load_config, read
 from ..config.references import check_alone
 from ..config.resolve import Config, resolve
 from ..config.schema import of_class
-from ..config.start import TEACHER_SIDE, load_started
+from ..config.start import LARGEST_SIDE, TAUGHT, load_started
 from ..data.dataset import Dataset
 from ..errors import UserError
 from ..models.students import is_hybrid_student
@@ -31,7 +32,6 @@ from .choices import (
     MIX_FROM,
     MIX_PER_CLASS,
     MIX_STEPS,
-    PUBLIC_TEACHER,
     UNDER_TEACHER,
     VALIDATION_SHARE,
     VIEWS_SHARE,
@@ -41,12 +41,8 @@ from .choices import (
     fine_tuned_candidates,
 )
 
-SHARED = ("data", "images", "engine")
-"""Sections that all stages have in common."""
-WITHOUT_LABELS = "mae/photos"
-"""Recipe of the stage without labels; it gets the images as the student does later."""
-PROBED = "probe/photos"
-"""Recipe of the stage in which a trained network becomes a teacher."""
+SHARED = ("data", "images", "engine")  # sections that all stages have in common
+WITHOUT_LABELS = "mae/photos"  # recipe of the stage without labels; it gets the images as the student does later
 Keys = dict[str, Any]
 
 
@@ -127,19 +123,25 @@ def teacher_stage(config: Config, default: str, name: str) -> Config:
 
 def probe_stage(config: Config, source: str) -> Config:
     """Return the stage in which a trained network gets a classifier of the student's classes, on larger images."""
-    started = load_started(PROBED, {"student.init": source})
+    started = load_started(PROBE, {"student.init": source})
     values = {**started.values, **{key: config.values[key] for key in SHARED}}
     own = {key: started.values["images"][key] for key in ("normalize", "eval_views", "image_size")}
     if isinstance(own["image_size"], int):
-        own["image_size"] = min(own["image_size"], TEACHER_SIDE)
+        own["image_size"] = min(own["image_size"], LARGEST_SIDE)
     values["images"] = {**values["images"], **own}
-    return resolve(PROBED, values)
+    return resolve(PROBE, values)
 
 
-def taught_keys(config: Config, overrides: Mapping[str, Any], teacher: str, size: int) -> Keys:
-    """Let a trained network of the student's classes teach it, on images of its size."""
-    logits = {**PUBLIC_TEACHER["guides.logits"], "teacher": teacher}
-    keys = {**PUBLIC_TEACHER, "guides.logits": logits, "images.teacher_size": size}
+def taught_keys(
+    config: Config,
+    overrides: Mapping[str, Any],
+    teacher: str,
+    size: int,
+    views: int | None = TAUGHT["train.fixed_views"],
+) -> Keys:
+    """Let a trained network of the student's classes teach it, on images of its size, by so many views of each."""
+    keys = {**TAUGHT, "guides.logits": {**TAUGHT["guides.logits"], "teacher": teacher}, "images.teacher_size": size}
+    keys["train.fixed_views"] = views
     return {key: value for key, value in keys.items() if key not in overrides}
 
 

@@ -58,6 +58,7 @@ def check_parts(config: Config) -> None:
     for view in VIEWS:
         check_channels(transforms(config.values[view] or {}), config.images.channels)
     check_balance(config)
+    _check_without_labels(config)
     spec, views = method.batch_spec, [config.values["augment"], *filter(None, [config.values["augment2"]])]
     if len(views) < spec.views:
         raise UserError(f"method {name} compares two views of an image; define the second one by augment2")
@@ -93,6 +94,31 @@ def _check_closed_form(config: Config) -> None:
         raise UserError(f"method {name} has one set of weights, and train.best_by selects among epochs'; leave it out")
     if config.engine.processes > 1:
         raise UserError(f"method {name} runs in one process, got {config.engine.processes}; leave engine.devices out")
+
+
+def check_learns_unlabeled(config: Config) -> None:
+    """Raises: UserError where a training has no use for images without labels."""
+    method, name = config.method_class, config.method_name
+    if config.data.unlabeled is None or not method.batch_spec.labels or method.closed_form:
+        return
+    if name != "supervised":
+        raise UserError(f"data.unlabeled is for classes under a teacher, not for method {name}; leave it out")
+    if not config.guides:
+        raise UserError("data.unlabeled needs a teacher of its images; add --teacher NETWORK, or leave it out")
+
+
+def _check_without_labels(config: Config) -> None:
+    """Raises: UserError for parts that need the labels that images of data.unlabeled lack."""
+    if config.data.unlabeled is None or not config.method_class.batch_spec.labels:
+        return
+    needing = [f"guides.{guide}" for guide, entry in config.guides.items() if guide_class(guide, entry).uses_labels]
+    needing += [f"{view}.mix" for view in VIEWS if of_class(config.values[view] or {}, "mix")]
+    needing += ["data.sampling"] if config.data.sampling == "balanced" else []
+    needing += ["data.class_weights"] if config.data.class_weights is not None else []
+    if needing:
+        raise UserError(
+            f"{needing[0]} needs a label of every image, and data.unlabeled has none; leave one of them out"
+        )
 
 
 def check_rates(config: Config) -> None:

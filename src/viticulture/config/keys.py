@@ -99,10 +99,9 @@ def check_keys(values: Any, place: str = "") -> None:
             check_keys(content, f"{place}.{key}" if place else key)
 
 
-TEACHER = "teacher"
-"""The override that names a teacher, in place of keys of guides (start.py)."""
-METHOD = ("method", "method.name")
-"""Keys that name the method, and are set before its keywords."""
+PROBE, FINE_TUNE = "probe/photos", "finetune/photos"  # recipes that start from a trained network
+TEACHER = "teacher"  # the override that names a teacher, in place of keys of guides (start.py)
+METHOD = ("method", "method.name")  # keys that name the method, and are set before its keywords
 
 
 def override(values: dict[str, Any], key: str, value: Any) -> None:

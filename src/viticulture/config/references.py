@@ -16,8 +16,7 @@ from ..models.weights.sources import anchored, place_of
 from .keys import CELLS, STAGES, flat
 
 ROW, GIVEN = "row:", "given:"
-PLACES = ("init", "teacher", "teachers")
-"""Keywords of a student, a method or a guide that hold paths of weights."""
+PLACES = ("init", "teacher", "teachers")  # keywords of a student, a method or a guide that hold paths of weights
 
 
 def references(values: Mapping[str, Any], prefix: str = ROW) -> dict[str, str]:
@@ -57,6 +56,8 @@ def from_anywhere(values: Mapping[str, Any]) -> dict[str, Any]:
 def _placed(key: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _placed(f"{key}.{name}", inner) for name, inner in value.items()}
+    if key == "data.unlabeled" and isinstance(value, str) and Path(value).exists():
+        return str(Path(value).absolute())
     return anchored(value) if isinstance(value, str) and keyword_of(key) in PLACES else value
 
 

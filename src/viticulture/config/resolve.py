@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe as one typed, frozen `Config`, checked once against the constructors that it configures.
+"""A recipe as one typed, frozen `Config`, checked once against the constructors that it configures; and the numbers of
+a training that follow from it and how many images it has, its `Plan`.
 
 Sections are the keywords of dataclasses (`student`, `data`, `images`, `optim`, `schedule`, `train`, `engine`) and of
 classes chosen by name: `method: {name: supervised, ...}`, `guides: {logits: {...}}`, `augment: {flip: {...}}`. An entry
-of guides or of an augmentation may have another name and set its `class`. A name is a short one of `schema`, or
-the dotted path of the user's class: training by such a recipe imports its module (see `user_code`). Types, defaults
-and help come from the signatures; jsonargparse writes the help, and never receives a value.
+of guides or of an augmentation may have another name and set its `class`. A name is a short one of `schema`, or the
+dotted path of the user's class: training by such a recipe imports its module (see `user_code`). Types, defaults and
+help come from the signatures; jsonargparse writes the help, and never receives a value.
 """
 
 import inspect
@@ -15,11 +16,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from math import lcm
 from typing import Any
 
 import timm
+import torch
 from timm.models import register_model
 
+from ..data.batches.sampling import repeated
 from ..data.dataset import DataSettings, ImageSettings
 from ..data.transforms.view import Augment
 from ..errors import UserError, counted, received, unknown
@@ -30,11 +34,10 @@ from ..optim import Optim, Schedule, shortened_warmup
 from ..text import read_yaml, write_yaml
 from ..user_code import imported
 from .keys import METHOD, NAMED, ORDER, VIEWS, check_keys, check_names, flat, leaves, nested, override, plain
-from .schema import GIVEN, LEARNING, SECTIONS, constructors_of, find_method, transforms
+from .schema import GIVEN, LEARNING, SECTIONS, constructors_of, find_method, of_class, transforms
 from .sections import Engine, Student, Train
 
-AUTO = "auto"
-"""`optim: {name: auto}` in recipes for any images: the optimizer goes by the student."""
+AUTO = "auto"  # `optim: {name: auto}` in recipes for any images: the optimizer goes by the student
 MUON: dict[str, Any] = {"name": "muon", "lr": 2e-3, "momentum": 0.95}
 KERNELS = 10.0
 """A hybrid that learns classes trains by `MUON`, its kernels at this multiple of the rate; evidence: benchmarks/log.
@@ -47,18 +50,12 @@ norm bear their rate, which is most of the gain; matrices of a ViT's blocks do n
 
 @dataclass(frozen=True)
 class Config:
-    """A checked recipe with every default filled in: `config.train.epochs`, `config.images.image_size`.
+    """A checked recipe with every default filled in: `config.train.epochs`, `config.images.image_size`."""
 
-    Args:
-        name: a shipped recipe's name or a path.
-        values: section -> keyword -> value, plain YAML types, shared with nothing; read-only.
-        warnings: about automatic choices.
-        changes: dotted key -> what set it in place of the recipe, such as "command" or "budget".
-    """
-
-    name: str
-    values: dict[str, Any]
-    warnings: tuple[str, ...] = ()
+    name: str  # a shipped recipe's name or a path
+    values: dict[str, Any]  # section -> keyword -> value, plain YAML types, shared with nothing; read-only
+    warnings: tuple[str, ...] = ()  # about automatic choices
+    # Dotted key -> what set it in place of the recipe, such as "command" or "budget".
     changes: dict[str, str] = field(default_factory=dict)
     student: Student = field(init=False, repr=False, compare=False)
     data: DataSettings = field(init=False, repr=False, compare=False)
@@ -79,7 +76,6 @@ class Config:
 
     @property
     def method_class(self) -> type[Method]:
-        """The class of the method."""
         return find_method(self.method_name)
 
     @property
@@ -244,3 +240,56 @@ def register_student(name: str) -> None:
     if registered is not function:
         with warnings.catch_warnings(action="ignore", category=UserWarning):  # of a module that was imported anew
             register_model(function)
+
+
+BATCHES, MUON_BATCHES = 40, 80
+"""Batches in an epoch, at most twice as many, where a recipe leaves them open; evidence: benchmarks/log. With Muon
+small batches train better: of 3,000 images 32 at once are worth two points over 64."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Images per step, and steps of a training."""
+
+    batch_size: int  # images per optimizer step, over all processes
+    steps_per_epoch: int  # optimizer steps; an epoch's remainder is left out
+    epochs: int  # passes over the training images
+
+
+def plan_of(config: Config, images: int) -> Plan:
+    """Return the plan of a training on this number of images. Raises: UserError, as `_batch_size`."""
+    size = _batch_size(config, images)
+    taken = len(repeated(torch.arange(images), config.train.repeats, config.engine.processes))
+    return Plan(size, taken // size, config.train.epochs)
+
+
+def _batch_size(config: Config, images: int) -> int:
+    """Return the recipe's batch size, or a power of two from 16 to 512, the largest that leaves an epoch `BATCHES`, cut
+    to what processes and micro-batches can share. Where images are mixed, each of several processes has an even
+    number: then every image's partner, half a batch away, is in the same process, as with one.
+
+    Raises: UserError for a batch larger than an epoch, or one that cannot be shared.
+    """
+    train, processes = config.train, config.engine.processes
+    epoch = len(repeated(torch.arange(images), train.repeats, 1))
+    mixed = processes > 1 and any(of_class(config.values[view], "mix") for view in VIEWS)
+    shares = lcm(train.accumulate, 2 if mixed else 1) * processes
+    rule = f"a multiple of {shares}: train.accumulate is {train.accumulate}, there are {processes} process(es)"
+    rule += ", and mixing pairs the images of each" if mixed else ""
+    if shares > epoch:
+        raise UserError(f"a batch must be {rule}, but an epoch has {epoch} training images; take fewer devices")
+    if train.batch_size is None:
+        batches = MUON_BATCHES if config.optim.name == "muon" else BATCHES
+        size = 16
+        while size < 512 and 2 * size * batches <= images:
+            size *= 2
+        size = min(size, epoch)
+        return max(size - size % shares, shares)
+    if train.batch_size > epoch:
+        raise UserError(
+            f"train.batch_size must not exceed the {epoch} training images of an epoch, got {train.batch_size}; "
+            "null (--batch-size null) has it chosen"
+        )
+    if train.batch_size % shares:
+        raise UserError(f"train.batch_size must be {rule}; got {train.batch_size}")
+    return train.batch_size

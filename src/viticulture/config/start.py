@@ -15,16 +15,26 @@ from .load import load_config, read
 from .references import GIVEN, ROW, references
 from .resolve import Config
 
-TEACHER_SIDE = 128
-"""Largest images.teacher_size that `--teacher` chooses, pixels: four times as many take a CPU four times as long."""
+LARGEST_SIDE = 128
+"""Largest images that are chosen for a trained network, to teach or to be fine-tuned, pixels: four times as many take a
+CPU four times as long."""
+
+
+TAUGHT: dict[str, Any] = {
+    "method.label_weight": 0.5,
+    "guides.logits": {"kind": "soft", "temperature": 2.0, "weight": 1.0},
+    "train.fixed_views": 8,
+    "engine.replay_gb": 4.0,
+}
+"""Keys of a student under a network that predicts its classes: predictions for so many views of each image, which are
+computed once."""
 
 
 def with_teacher(name: str, overrides: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return overrides of a recipe with `TEACHER` replaced by keys of guides.
 
-    A recipe that leaves teachers to the user gets this one. Any other gets guide `feature_distillation`, and where the
-    teacher is a run that predicts classes also `logits`, which then must be the data's: `viticulture probe` makes such
-    a run of a public network.
+    A recipe that leaves teachers to the user gets this one. Any other gets `TAUGHT` where the teacher is a run that
+    predicts classes, which then must be the data's; else guide `feature_distillation`.
 
     Raises: UserError for a source that does not exist.
     """
@@ -35,12 +45,13 @@ def with_teacher(name: str, overrides: Mapping[str, Any] | None) -> dict[str, An
     about, recipe = describe(source), read(name)
     chosen = {f"guides.{key}": source for key in references(recipe.get("guides") or {}, GIVEN) if key.endswith(TEACHER)}
     if not chosen:
-        chosen = {"guides.feature_distillation.teacher": source}
         method = load_config(name, {key: keys[key] for key in keys if not key.startswith("guides.")}).method_class
         if about.config.get("student") and about.config.get("num_classes") and Capability.CLASSES in method.provides:
-            chosen |= {"guides.logits.teacher": source, "guides.logits.kind": "soft", "guides.logits.weight": 1.0}
+            chosen = {**TAUGHT, "guides.logits": {**TAUGHT["guides.logits"], "teacher": source}}
+        else:
+            chosen = {"guides.feature_distillation.teacher": source}
     if about.image_size and not (recipe.get("images") or {}).get("teacher_size"):
-        chosen["images.teacher_size"] = min(max(about.image_size), TEACHER_SIDE)
+        chosen["images.teacher_size"] = min(max(about.image_size), LARGEST_SIDE)
     return {**chosen, **keys}
 
 

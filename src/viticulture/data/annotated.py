@@ -193,8 +193,11 @@ def _boxed(source: Source, rows: list[int], images: Images, skip: bool, masks: b
             continue
         size = images.extent(place)
         if masks:
-            faults = _faults(objects, objects.size or size, name)
-            undrawable += [why for why in faults if why]
+            if objects.shapes is None:
+                fix = "draw them, or train on boxes alone: --method.masks false"
+                raise UserError(f"{name} has objects without a mask; {fix}")
+            faults = [fault(shape, *(objects.size or size)) for shape in objects.shapes]
+            undrawable += [f"{name}, object {i}: {why}" for i, why in enumerate(faults, 1) if why]
             objects = objects.part(torch.tensor([not why for why in faults]))
         if objects.size is not None and objects.size != size:
             upright = objects if masks else dataclasses.replace(objects, shapes=None)  # some masks cannot be turned
@@ -221,14 +224,6 @@ def _boxed(source: Source, rows: list[int], images: Images, skip: bool, masks: b
     left = [f"{counted(len(outside), 'empty or outlying box')}: {some(outside, 3)}"] if outside else []
     left += [f"{counted(len(undrawable), 'mask')} that cannot be drawn: {some(undrawable, 3)}"] if undrawable else []
     return Boxed(usable, shaped), f"{' and '.join(left)}," if left else ""
-
-
-def _faults(objects: Objects, size: tuple[int, int], name: str) -> list[str]:
-    """Return for every object why its mask cannot be drawn, "" where it can. Raises: UserError for objects without."""
-    if objects.shapes is None:
-        raise UserError(f"{name} has objects without a mask; draw them, or train on boxes alone: --method.masks false")
-    whys = [fault(shape, *size) for shape in objects.shapes]
-    return [f"{name}, object {i}: {why}" if why else "" for i, why in enumerate(whys, 1)]
 
 
 def _masked(
@@ -267,5 +262,4 @@ def _masked(
 
 
 def _original(source: Source, rows: list[int], images: Images, i: int) -> np.ndarray:
-    """Return the mask of image i of a split, upright."""
     return read_mask(source.masks.paths[rows[i]], source.masks.values, images.extent(i), source.orientation(rows[i]))

@@ -23,18 +23,13 @@ SMALL, LARGE = 32.0**2, 96.0**2  # areas between which COCO calls an object medi
 
 @dataclass(frozen=True)
 class AnnotationCounts:
-    """Properties of objects; of masks of classes, zero and empty.
+    """Properties of objects; of masks of classes, zero and empty."""
 
-    Args:
-        sizes: "small" (to 32x32 pixels), "medium" (to 96x96), "large" -> objects, crowds left out; None for masks.
-        crowds: objects that are crowds, which are not trained on.
-        outside: boxes that are empty or reach outside their image.
-    """
-
+    # "small" (to 32x32 pixels), "medium" (to 96x96), "large" -> objects, crowds left out; None for masks.
     sizes: dict[str, int] | None
     empty: int
-    crowds: int
-    outside: int
+    crowds: int  # objects that are crowds, which are not trained on
+    outside: int  # boxes that are empty or reach outside their image
     masks: bool
 
 
@@ -49,9 +44,7 @@ class Annotated(NamedTuple):
 
 def inspect_annotations(source: Source, extents: Mapping[int, tuple[int, int]], image_size: int) -> Annotated:
     """Count the objects or masks of the readable images, whose heights and widths in pixels are `extents`.
-
-    Args:
-        image_size: at which they would be trained on, pixels.
+    `image_size`: at which they would be trained on, pixels.
     """
     classes = len(source.classes)
     counts = {split: np.zeros(classes, np.int64) for split in source.splits}

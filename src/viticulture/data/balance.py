@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..errors import UserError, unknown
 
-UNBALANCED = 10
-"""Times that the largest class may exceed the smallest without a warning."""
+UNBALANCED = 10  # times that the largest class may exceed the smallest without a warning
 
 
 def balancing_options(labels: np.ndarray) -> str:
@@ -37,7 +36,6 @@ def class_weights(weights: str | Mapping[str, float], classes: Sequence[str], co
         counts: [C] training images n_c of each class.
 
     Returns: [C] float32.
-    Raises: UserError for an unknown class, or a value that is not positive.
     """
     if isinstance(weights, str):
         values = 1 / counts.double().clamp(min=1)
@@ -57,7 +55,6 @@ def positive_weights(weights: str | Mapping[str, float], classes: Sequence[str],
         labels: [N, C], 1 where a training image has a class; n_c are their sums.
 
     Returns: [C] float32.
-    Raises: UserError for an unknown class, or a value that is not positive.
     """
     if isinstance(weights, str):
         totals = labels.double().sum(0)
@@ -75,10 +72,8 @@ def _values(weights: Mapping[str, float], classes: Sequence[str]) -> list[float]
 
 
 def balanced_order(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Order N images at random, every class as often as any other (or one time more).
-
-    A class with too few images repeats them, each as often as the others of its class (or one time more); of one with
-    too many, an epoch has some.
+    """Order N images at random, every class as often as any other (or one time more). A class with too few images
+    repeats them, each as often as the others of its class (or one time more); of one with too many, an epoch has some.
     """
     classes = torch.unique(labels)  # ascending
     share, left = divmod(len(labels), len(classes))

@@ -27,6 +27,8 @@ class DataSettings:
             these training images are left out as well, and the held-out images stay; ignore: do not search for them.
         leave_out: a CSV with a column image, such as the list that `viticulture review` writes: its training images are
             left out; held-out images stay, as results without the difficult ones would be too good. null for none.
+        unlabeled: images without labels (a folder or archive, whose classes are not read), which a teacher's guides, or
+            a method without labels, learn from as well; near-duplicates of held-out images are left out. null for none.
         skip_unreadable: leave out images that cannot be read, instead of stopping.
         split_seed: seed of what is held out; separate from the run's seed, so that runs share their test images.
         subset_seed: seed of the training subset, in place of the run's seed, so that runs of other seeds, such as a
@@ -50,6 +52,7 @@ class DataSettings:
     rule: Literal["balanced", "bootstrapping"] = "balanced"
     near_duplicates: Literal["together", "leave_out", "ignore"] = "together"
     leave_out: str | None = None
+    unlabeled: str | None = None
     skip_unreadable: bool = False
     split_seed: int = 0
     subset_seed: int | None = None

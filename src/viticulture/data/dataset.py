@@ -4,6 +4,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from .image_settings import Channels, ImageSettings, choose_cache_size, choose_i
 from .images.decode import OtherValues, Unreadable
 from .near_duplicates import NearDuplicates
 from .open import open_source
-from .sources.source import Source, portable
+from .sources.source import UNLABELED, Source, portable
 from .splits import Splits, check_classes, restore, select, with_number_ranges
 from .statistics import cached_statistics, sample_sizes, streamed_statistics
 from .targets.objects import Annotations
@@ -28,55 +29,52 @@ from .warnings import warnings_of
 
 __all__ = ["DataSettings", "Dataset", "ImageSettings", "prepare", "prepare_test"]
 
-NUMBER = ("value",)
-"""The classes of a data set with a number an image: the name of a network's one output."""
+NUMBER = ("value",)  # the classes of a data set with a number an image: the name of a network's one output
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """The data of one run.
-
-    Args:
-        classes: class names in the order of the labels; empty without labels; ("value",) for a number an image.
-        splits: train, val, test -> images; a split without images is absent.
-        skipped: name of an image that could not be read -> reason.
-        fingerprint: 32 hexadecimal digits that change with the classes, the splits, a label or a pixel, and not with
-            names or where the data lies. (Where images are streamed, files' paths and fingerprints stand for pixels.)
-        portable: the fingerprint; where images are streamed, one that faithful copies in another folder have as well.
-        annotations: split -> objects of its images, or classes of their pixels (annotated.py); empty otherwise.
-        contents: split -> digest of its images and labels, which changes as the portable fingerprint does, but with
-            this split alone.
-        near_duplicates: val, test -> names of images with near-duplicates among the training images; empty where none
-            have any, where they were not searched, or where the splits were restored.
-    """
+    """The data of one run."""
 
     name: str
+    # Class names in the order of the labels; empty without labels; ("value",) for a number an image.
     classes: tuple[str, ...]
-    splits: Mapping[str, Images]
+    splits: Mapping[str, Images]  # train, val, test, unlabeled -> images; one without is absent
     mean: Channels
     std: Channels
     image_settings: ImageSettings
-    skipped: Mapping[str, str] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)  # name of an image that could not be read -> reason
     warnings: tuple[str, ...] = ()
+    # 32 hexadecimal digits that change with the classes, the splits, a label or a pixel, and not with names or where
+    # the data lies. (Where images are streamed, files' paths and fingerprints stand for pixels.).
     fingerprint: str = ""
+    # The fingerprint; where images are streamed, one that faithful copies in another folder have as well.
     portable: str = ""
+    # Split -> objects of its images, or classes of their pixels (annotated.py); empty otherwise.
     annotations: Mapping[str, Annotations] = field(default_factory=dict)
+    # Split -> digest of its images and labels, which changes as the portable fingerprint does, but with this split
+    # alone.
     contents: Mapping[str, str] = field(default_factory=dict)
+    # Val, test -> names of images with near-duplicates among the training images; empty where none have any, where they
+    # were not searched, or where the splits were restored.
     near_duplicates: Mapping[str, list[str]] = field(default_factory=dict)
 
     @property
     def train(self) -> Images:
-        """Training images."""
+        """Training images; of a method with labels those that have one."""
         return self.splits["train"]
+
+    @cached_property
+    def trained_on(self) -> Images:
+        """Training images, and behind them those of data.unlabeled, whose label is -1."""
+        return self.train.followed_by(self.splits[UNLABELED]) if UNLABELED in self.splits else self.train
 
     @property
     def val(self) -> Images | None:
-        """Validation images; None without."""
         return self.splits.get("val")
 
     @property
     def test(self) -> Images | None:
-        """Test images; None without."""
         return self.splits.get("test")
 
     @property
@@ -282,11 +280,7 @@ def _resolved(source: Source, image_settings: ImageSettings) -> tuple[Source, Im
 
 
 def _read(
-    source: Source,
-    splits: Splits,
-    image_settings: ImageSettings,
-    skip_unreadable: bool,
-    progress: Progress | None,
+    source: Source, splits: Splits, image_settings: ImageSettings, skip_unreadable: bool, progress: Progress | None
 ) -> _Read:
     used = np.sort(np.concatenate(list(splits.values())))
     side = image_settings.cache_size

@@ -50,30 +50,20 @@ _UNREADABLE = "unreadable.json"
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """Metadata of images that were decoded once.
+    """Metadata of images that were decoded once."""
 
-    Args:
-        rows: [M] int64, their positions in the source, ascending.
-        sizes: [M, 2] int32, height and width of the upright original, pixels; 0, 0 if unreadable.
-        unreadable: position in the source -> reason.
-    """
-
-    rows: np.ndarray
-    sizes: np.ndarray
-    unreadable: dict[int, str]
+    rows: np.ndarray  # [M] int64, their positions in the source, ascending
+    sizes: np.ndarray  # [M, 2] int32, height and width of the upright original, pixels; 0, 0 if unreadable
+    unreadable: dict[int, str]  # position in the source -> reason
 
 
 @dataclass(frozen=True, eq=False)
 class DecodedCache(Survey):
-    """Decoded images.
+    """Decoded images."""
 
-    Args:
-        digests: [M, 16] uint8; equal where the images are identical, pixel by pixel.
-        pixels: [M, C, S, S] uint8, a view of a memory map, a pixel's colors together: resizing reads them so. Writing
-            to it changes this process's copy only.
-    """
-
-    digests: np.ndarray
+    digests: np.ndarray  # [M, 16] uint8; equal where the images are identical, pixel by pixel
+    # [M, C, S, S] uint8, a view of a memory map, a pixel's colors together: resizing reads them so. Writing to it
+    # changes this process's copy only.
     pixels: Tensor
 
 

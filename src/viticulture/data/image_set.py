@@ -24,20 +24,21 @@ from .transforms.view import Augment
 
 @dataclass(frozen=True)
 class Records:
-    """Metadata of a split's images; all share length N.
+    """Metadata of a split's images; all share length N."""
 
-    Args:
-        labels: [N] int64, position of the class in the source's `classes`, -1 without a label; or [N, C] float32.
-        sizes: [N, 2] int32, height and width of the upright original, pixels; -1 where the image was not opened yet.
-    """
-
-    labels: Tensor
+    labels: Tensor  # [N] int64, position of the class in the source's `classes`, -1 without a label; or [N, C] float32
+    # [N, 2] int32, height and width of the upright original, pixels; -1 where the image was not opened yet.
     sizes: Tensor
     names: list[str]
 
     def part(self, numbers: Tensor) -> "Records":
         """Select some of them."""
         return Records(self.labels[numbers], self.sizes[numbers], [self.names[i] for i in numbers.tolist()])
+
+    def followed_by(self, more: "Records") -> "Records":
+        """Put others behind them."""
+        labels, sizes = torch.cat([self.labels, more.labels]), torch.cat([self.sizes, more.sizes])
+        return Records(labels, sizes, [*self.names, *more.names])
 
 
 class Images(ABC):
@@ -57,6 +58,10 @@ class Images(ABC):
     @abstractmethod
     def part(self, numbers: Tensor) -> "Images":
         """Select the images with these numbers, [n]."""
+
+    @abstractmethod
+    def followed_by(self, more: "Images") -> "Images":
+        """Put the images of another split of the same data behind these."""
 
     @abstractmethod
     def extent(self, number: int) -> tuple[int, int]:
@@ -96,6 +101,10 @@ class CachedImages(Images):
     def part(self, numbers: Tensor) -> "CachedImages":
         return CachedImages(self.pixels, self.rows[numbers], self.records.part(numbers))
 
+    def followed_by(self, more: Images) -> "CachedImages":
+        assert isinstance(more, CachedImages)
+        return CachedImages(self.pixels, torch.cat([self.rows, more.rows]), self.records.followed_by(more.records))
+
     def to(self, device: torch.device) -> "CachedImages":
         """Copy the split's pixels to a device, so that no step copies images."""
         numbers = torch.arange(len(self))
@@ -115,11 +124,8 @@ class CachedImages(Images):
 
 
 class StreamedImages(Images):
-    """Images that are decoded in every epoch, to the same pixels as in the cache.
-
-    Args:
-        source: reads image i, upright; must survive pickling.
-        records: labels and names of those N; sizes may be unknown (-1).
+    """Images that are decoded in every epoch, to the same pixels as in the cache. `source`: reads image i, upright;
+    must survive pickling. `records`: labels and names of those N; sizes may be unknown (-1).
     """
 
     def __init__(self, source: Source, rows: Tensor, records: Records, side: int) -> None:
@@ -133,6 +139,11 @@ class StreamedImages(Images):
     def part(self, numbers: Tensor) -> "StreamedImages":
         return StreamedImages(self.source, self.rows[numbers], self.records.part(numbers), self.side)
 
+    def followed_by(self, more: Images) -> "StreamedImages":
+        assert isinstance(more, StreamedImages)
+        rows = torch.cat([self.rows, more.rows])
+        return StreamedImages(self.source, rows, self.records.followed_by(more.records), self.side)
+
     def original(self, number: int) -> np.ndarray:
         return as_picture(self.source.picture(int(self.rows[number])).pixels)
 
@@ -140,10 +151,8 @@ class StreamedImages(Images):
         return self.source.size_of(int(self.rows[number]))
 
     def cut(self, numbers: Tensor, augments: Sequence[Augment], u: Sequence[Tensor]) -> list[Tensor]:
-        """Decode each image once and crop every view out of it.
-
-        Returns: for each view [B, C, H, W] uint8.
-        Raises: UserError for an image that cannot be read.
+        """Decode each image once and crop every view out of it. Returns: for each view [B, C, H, W] uint8. Raises:
+        UserError for an image that cannot be read.
         """
         try:
             pictures = [self.source.picture(row, shrink=self.side) for row in self.rows[numbers].tolist()]

@@ -14,8 +14,7 @@ from .images.fit import Fit
 from .images.format import PixelFormat, Ranges
 from .transforms.crop import CenterCrop
 
-Channels = tuple[float, ...]
-"""A number for each channel."""
+Channels = tuple[float, ...]  # a number for each channel
 
 NORMALIZE: dict[str, tuple[Channels, Channels]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -26,14 +25,12 @@ NORMALIZE: dict[str, tuple[Channels, Channels]] = {
 """Mean and standard deviation of channels in [0, 1]. Those of CIFAR are the ones of "Bootstrapping ViTs", whose code
 uses the standard deviation of CIFAR-10 for both; `dataset` computes the true ones."""
 
-MAX_CHANNELS = 1024
-"""Hyperspectral cameras have hundreds."""
+MAX_CHANNELS = 1024  # hyperspectral cameras have hundreds
 
 MAX_SIDE = 4096
 """Of input and cache, pixels: one image takes 50 MB. Larger numbers are typing errors that would fill memory."""
 
-MAX_MARGIN = 8.0
-"""Of the cache over the input; a larger one is a size in pixels by mistake."""
+MAX_MARGIN = 8.0  # of the cache over the input; a larger one is a size in pixels by mistake
 
 Fitting = Literal["crop", "pad", "stretch"]
 
@@ -164,7 +161,6 @@ class ImageSettings:
 
     @property
     def pixel_format(self) -> PixelFormat:
-        """Channels and value range of decoded images."""
         pairs: Ranges = tuple((float(low), float(high)) for low, high in self._pairs)
         return PixelFormat(self.channels, pairs)
 
@@ -181,7 +177,6 @@ class ImageSettings:
 
     @property
     def crop(self) -> CenterCrop:
-        """The crop in evaluation."""
         return CenterCrop(self.eval_crop, self.eval_interpolation)
 
     @property

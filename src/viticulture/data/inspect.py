@@ -62,24 +62,7 @@ class _Properties(NamedTuple):
 
 @dataclass(frozen=True)
 class Inspection:
-    """Contents of a data set.
-
-    Args:
-        counts: split -> images of each class; objects of each class, crowds left out; or images whose mask has it.
-        height: of the readable images, pixels; None where there are none.
-        modes: Pillow's name of the files' color mode -> images.
-        unreadable: name -> what is wrong with the image or its annotation.
-        across: groups of identical images (pixel by pixel) of different splits: test images that are trained on.
-        planned: split -> images that `train` would have in it, by its defaults; empty where it could not train, and for
-            objects and masks.
-        refused: why `train` would refuse the data as it is; empty where it would not.
-        smallest: name of the image with the fewest pixels; empty where all have as many.
-        near: pairs of images in different planned splits that are near-duplicates, though not equal pixel by pixel.
-        pairs: all pairs of near-duplicates, equal ones included.
-        uneven: settings that make up for uneven classes among the training images; empty where they are even.
-        several: how many labels images have, where they have several each; else empty.
-        values: settings for channels and values that three levels of eight bits do not hold; else empty.
-    """
+    """Contents of a data set."""
 
     name: str
     contents: Contents
@@ -87,30 +70,34 @@ class Inspection:
     images: int
     splits: dict[str, int]
     unlabeled: int
+    # Split -> images of each class; objects of each class, crowds left out; or images whose mask has it.
     counts: dict[str, tuple[int, ...]]
-    height: SizeRange | None
+    height: SizeRange | None  # of the readable images, pixels; None where there are none
     width: SizeRange | None
-    modes: dict[str, int]
-    unreadable: dict[str, str]
+    modes: dict[str, int]  # Pillow's name of the files' color mode -> images
+    unreadable: dict[str, str]  # name -> what is wrong with the image or its annotation
     ignored: tuple[str, ...]
+    # Groups of identical images (pixel by pixel) of different splits: test images that are trained on.
     across: tuple[tuple[str, ...], ...]
     contradicting: tuple[tuple[str, ...], ...]
     repeated: int
     warnings: tuple[str, ...]
+    # Split -> images that `train` would have in it, by its defaults; empty where it could not train, and for objects
+    # and masks.
     planned: dict[str, int]
-    refused: str
-    smallest: str
+    refused: str  # why `train` would refuse the data as it is; empty where it would not
+    smallest: str  # name of the image with the fewest pixels; empty where all have as many
     largest: str
+    # Pairs of images in different planned splits that are near-duplicates, though not equal pixel by pixel.
     near: tuple[tuple[str, ...], ...]
-    pairs: tuple[CopyPair, ...]
-    uneven: str
-    several: str
-    values: str
+    pairs: tuple[CopyPair, ...]  # all pairs of near-duplicates, equal ones included
+    uneven: str  # settings that make up for uneven classes among the training images; empty where they are even
+    several: str  # how many labels images have, where they have several each; else empty
+    values: str  # settings for channels and values that three levels of eight bits do not hold; else empty
     annotations: AnnotationCounts | None = None
     data: str = "DATA"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return nested dictionaries and lists, ready for JSON."""
         return dataclasses.asdict(self)
 
 

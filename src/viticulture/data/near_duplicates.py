@@ -26,29 +26,20 @@ from scipy.spatial import cKDTree
 from ..errors import counted
 from ..parallel import cores
 
-SIDE = 16
-"""Of a thumbnail, pixels."""
-MIN_SIDE = 32
-"""Of an image, pixels; a smaller one has duplicates only where all pixels are equal."""
-MAX_LIGHT, MAX_COLOR, MAX_LOCAL, MAX_RATIO = 4.0, 6.0, 24.0, 0.25
-"""Of 255, except for the ratio: see above."""
-MIN_SPREAD = 8.0
-"""Standard deviation of a thumbnail, of 255; a flatter image resembles every other flat one."""
-NEIGHBORS = 32
-"""Candidates that an image is compared with, the nearest ones: bounds the work where thousands are alike."""
-LISTED = 16
-"""Equal images of which all pairs are listed."""
-MAX_IMAGES = 200_000
-"""Of a data set; a larger one is not searched."""
+SIDE = 16  # of a thumbnail, pixels
+MIN_SIDE = 32  # of an image, pixels; a smaller one has duplicates only where all pixels are equal
+MAX_LIGHT, MAX_COLOR, MAX_LOCAL, MAX_RATIO = 4.0, 6.0, 24.0, 0.25  # of 255, except for the ratio: see above
+MIN_SPREAD = 8.0  # standard deviation of a thumbnail, of 255; a flatter image resembles every other flat one
+NEIGHBORS = 32  # candidates that an image is compared with, the nearest ones: bounds the work where thousands are alike
+LISTED = 16  # equal images of which all pairs are listed
+MAX_IMAGES = 200_000  # of a data set; a larger one is not searched
 TOO_MANY = f"near-duplicates are not searched among more than {MAX_IMAGES:,} images"
 SAMPLE, CROWD, FOLLOWING = 2048, 8, 8
 """Of more than 16 SAMPLE images, one near to CROWD of SAMPLE is compared with the FOLLOWING ones alone."""
 _CHUNK = 4096
 
-Thumbnail = NDArray[np.uint8]
-"""[SIDE, SIDE, 3]."""
-Candidates = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Images, and as many others that may be their near-duplicates."""
+Thumbnail = NDArray[np.uint8]  # [SIDE, SIDE, 3]
+Candidates = tuple[NDArray[np.int64], NDArray[np.int64]]  # images, and as many others that may be their near-duplicates
 
 
 def thumbnail(image: Image.Image) -> Thumbnail | None:
@@ -61,17 +52,11 @@ def thumbnail(image: Image.Image) -> Thumbnail | None:
 
 @dataclass(frozen=True, eq=False)
 class NearDuplicates:
-    """The near-duplicates among N images.
+    """The near-duplicates among N images."""
 
-    Args:
-        same: [N] int64, from 0 on; equal where images have the same pixels, or the same thumbnail.
-        pairs: [P, 2] int64, different numbers of `same` whose images are near-duplicates.
-        crowded: images with more candidates than are compared.
-    """
-
-    same: NDArray[np.int64]
-    pairs: NDArray[np.int64]
-    crowded: int = 0
+    same: NDArray[np.int64]  # [N] int64, from 0 on; equal where images have the same pixels, or the same thumbnail
+    pairs: NDArray[np.int64]  # [P, 2] int64, different numbers of `same` whose images are near-duplicates
+    crowded: int = 0  # images with more candidates than are compared
 
     @property
     def warnings(self) -> list[str]:
@@ -116,7 +101,6 @@ class NearDuplicates:
 def match_thumbnails(
     marks: NDArray[np.uint8], thumbnails: NDArray[np.uint8], usable: NDArray[np.bool_]
 ) -> NearDuplicates:
-    """Find the near-duplicates among N images."""
     _, firsts, same = np.unique(marks.view("V16").ravel(), return_index=True, return_inverse=True)
     numbers = np.sort(firsts[usable[firsts]])  # in the order of the images, one for each mark
     small = thumbnails[numbers]

@@ -35,8 +35,7 @@ from .sources.several import as_numbers, separated
 from .sources.source import RECIPES, Contents, Source
 from .subsets import count_by_class
 
-_PATTERN = re.compile(r"[{*?\[]")
-"""First character of a path that stands for several shards."""
+_PATTERN = re.compile(r"[{*?\[]")  # first character of a path that stands for several shards
 
 _PACKED = {".gz", ".tgz", ".bz2", ".tbz", ".tbz2", ".xz", ".txz", ".zst", ".7z", ".rar"}
 """Endings of archives, such as .tar.gz, that must be unpacked."""
@@ -79,7 +78,8 @@ def open_source(data: Any, contents: Contents | None = None, annotations_first: 
     if contents in ANNOTATED:
         return _open_annotated(data, contents)
     is_path = isinstance(data, str | Path)
-    opener = annotation_format(data)[1] if is_path and (annotations_first or _is_table(data)) else None
+    annotations_first = annotations_first or (is_path and Path(data).suffix.lower() in (".csv", ".tsv"))
+    opener = annotation_format(data)[1] if is_path and annotations_first else None
     if opener is None:
         try:
             source = _open_classes(data, contents == "numbers")
@@ -99,6 +99,21 @@ def open_source(data: Any, contents: Contents | None = None, annotations_first: 
             f"{data} holds {ANNOTATED[held].held} and no classes of images; train on it with --recipe {RECIPES[held]}"
         )
     return opener(Path(data).expanduser())
+
+
+def open_unlabeled(data: str) -> Source:
+    """Open every image of a folder, whatever its classes and splits, or of another source.
+
+    Raises: UserError where there is none.
+    """
+    path = Path(data).expanduser()
+    if os.sep in data and not path.exists():
+        raise UserError(f"data.unlabeled: there is no {data}; name a folder of images, or bring it back")
+    if not path.is_dir():
+        return open_source(data).images_alone
+    from .sources.folders import open_folder
+
+    return open_folder(path, deeper=None)
 
 
 def _with_contents(source: Source, contents: Contents | None) -> Source:
@@ -122,7 +137,7 @@ def annotation_format(data: str | Path) -> tuple[Contents | None, Open | None]:
         formats: tuple[tuple[Contents, Callable[[Path], Any], Open], ...] = (
             ("objects", box_csv.is_box_csv, box_csv.open_box_csv),
             ("objects", coco.listings, coco.open_coco),
-            ("objects", voc.is_voc, voc.open_voc),
+            ("objects", voc.annotations, voc.open_voc),
             ("objects", yolo.is_yolo, yolo.open_yolo),
             ("pixels", mask_folders.is_mask_folder, mask_folders.open_masks),
         )
@@ -163,10 +178,7 @@ def _open_classes(data: Any, numbers: bool) -> Source:
     if not text.strip():
         raise UserError(f"data must be the name of a set, a file or a folder, got {text!r}; write . for {Path.cwd()}")
     if isinstance(data, str):
-        prefixes: dict[str, Callable[[str], Source]] = {
-            "hf:": hub.open_hub,
-            "medmnist:": medmnist.open_named,
-        }
+        prefixes = {"hf:": hub.open_hub, "medmnist:": medmnist.open_named}
         if text.lower() in named.NAMES:
             return named.open_named(text.lower())
         for prefix, open_rest in prefixes.items():
@@ -206,10 +218,6 @@ def _open_classes(data: Any, numbers: bool) -> Source:
         hint = f"; Hugging Face sets are named hf:{text}" if re.fullmatch(r"[\w-]+/[\w.-]+", text) else ""
         raise UserError(f"no such file or folder: {shortened(text)!r} (looked in {Path.cwd()}){hint}")
     raise UserError(f"{unknown('data set', text, named.NAMES)} (and no file or folder of that name in {Path.cwd()})")
-
-
-def _is_table(data: str | Path) -> bool:
-    return Path(data).suffix.lower() in (".csv", ".tsv")
 
 
 def check_there(data: str) -> None:

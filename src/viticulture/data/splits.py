@@ -16,10 +16,9 @@ from . import subsets
 from .data_settings import DataSettings
 from .near_duplicates import NearDuplicates
 from .sources.labels import doubtful
-from .sources.source import Source
+from .sources.source import UNLABELED, Source
 
-Splits = dict[str, np.ndarray]
-"""train, val, test -> positions in the source, int64; a split without images is absent."""
+Splits = dict[str, np.ndarray]  # train, val, test -> positions in the source, int64; a split without images is absent
 NUMBER_RANGES = 5
 
 
@@ -36,7 +35,8 @@ def select(
     Raises: UserError if nothing is left to train on, or if validation images would be taken from those that the
         paper's rule draws from.
     """
-    splits, warnings = _with_labels(source) if labeled else (dict(source.splits), list[str]())
+    own = {kind: rows for kind, rows in source.splits.items() if kind != UNLABELED}
+    splits, warnings = _with_labels(source, own) if labeled else (own, list[str]())
     groups = groups_of(near, settings)
     warnings += doubtful(source.classes) if labeled else []
     apply_test_on(splits, settings, source.name)
@@ -64,6 +64,8 @@ def select(
     if settings.leave_out is not None:
         warnings += _leave_out_listed(source, splits, settings.leave_out)
     splits["train"], few = _subset(source, splits["train"], settings, seed)
+    if UNLABELED in source.splits:
+        warnings += _add_unlabeled(source, splits, near)
     return splits, [*warnings, *few, *(near.warnings if groups is not None and near is not None else [])]
 
 
@@ -100,6 +102,8 @@ def fractions_to_hold_out(splits: Splits, settings: DataSettings) -> list[tuple[
 
 def restore(source: Source, saved: Mapping[str, Sequence[str]]) -> Splits:
     """Select the images of an earlier run, independent of today's rules. Raises: UserError if images are missing."""
+    if UNLABELED not in source.splits:  # none are needed to evaluate
+        saved = {kind: names for kind, names in saved.items() if kind != UNLABELED}
     position = {name: i for i, name in enumerate(source.names)}
     missing = [name for names in saved.values() for name in names if name not in position]
     if missing:
@@ -188,9 +192,9 @@ def _count(source: Source, rows: np.ndarray) -> list[int]:
     return subsets.count_by_class(source.labels[rows], len(source.classes)).tolist()
 
 
-def _with_labels(source: Source) -> tuple[Splits, list[str]]:
+def _with_labels(source: Source, own: Splits) -> tuple[Splits, list[str]]:
     splits, warnings = {}, list[str]()
-    for kind, rows in source.splits.items():
+    for kind, rows in own.items():
         with_label = rows[subsets.labeled(source.labels[rows])]
         damaged = np.isin(rows, list(source.damaged)) & ~np.isin(rows, with_label)  # reported as damaged
         if left_out := len(rows) - len(with_label) - int(damaged.sum()):
@@ -292,6 +296,24 @@ def _leave_out_listed(source: Source, splits: Splits, file: str) -> list[str]:
     left, gone = len(train) - len(splits["train"]), len(names) - int(there.sum())
     missing = f"{counted(gone, 'image')} of {file} {'is' if gone == 1 else 'are'} not in {source.name}"
     return [f"left out {counted(left, 'training image')} by {file}", *([missing] if gone else [])]
+
+
+def _add_unlabeled(source: Source, splits: Splits, near: NearDuplicates | None) -> list[str]:
+    """Add the images of data.unlabeled, without near-duplicates of held-out ones.
+
+    Raises: UserError where all of them are.
+    """
+    rows = source.splits[UNLABELED]
+    held = np.concatenate([rows[:0], *(held for kind, held in splits.items() if kind != "train")])
+    copied = np.zeros(len(rows), bool) if near is None else near.among(rows, held)
+    if copied.all():
+        raise UserError(
+            f"all {counted(len(rows), 'image')} of data.unlabeled are, or resemble, validation or test images of "
+            f"{source.name}, from which a training must not learn; name other images"
+        )
+    splits[UNLABELED] = rows[~copied]
+    left = counted(int(copied.sum()), "unlabeled image")
+    return [f"left out {left} for being near-duplicates of held-out images"] if copied.any() else []
 
 
 def _lost_classes(source: Source, before: np.ndarray, after: np.ndarray) -> list[str]:

@@ -23,12 +23,9 @@ from .sources.labels import alike
 from .targets.objects import UNLABELED, Annotations, Boxed, Masked, Objects
 from .transforms.placement import MIN_SIDE
 
-OUTSIDE = 1.0
-"""Pixels by which a box may reach outside its image: lists are rounded."""
-STEP = 32
-"""Sizes that are recommended are multiples of it, as every usual patch divides them."""
-FEW = 0.1
-"""Share of a class's images in which it may be thinner than a pixel without a note: masks have stray pixels."""
+OUTSIDE = 1.0  # pixels by which a box may reach outside its image: lists are rounded
+STEP = 32  # sizes that are recommended are multiples of it, as every usual patch divides them
+FEW = 0.1  # share of a class's images in which it may be thinner than a pixel without a note: masks have stray pixels
 
 
 def counts(classes: Sequence[str], held: Annotations) -> Tensor:
@@ -45,17 +42,10 @@ def counts(classes: Sequence[str], held: Annotations) -> Tensor:
 
 
 def warnings_of(
-    classes: Sequence[str],
-    held: Mapping[str, Annotations],
-    needed: Mapping[str, NDArray[np.float32]],
-    image_size: int,
+    classes: Sequence[str], held: Mapping[str, Annotations], needed: Mapping[str, NDArray[np.float32]], image_size: int
 ) -> list[str]:
-    """Warnings about the splits of a training.
-
-    Args:
-        needed: image sizes that classes of masks need, [N, 256] of each split (`needed_of_mask`); empty of objects.
-
-    Raises: UserError where nothing is left to train on.
+    """Warnings about the splits of a training. `needed`: image sizes that classes of masks need, [N, 256] of each split
+    (`needed_of_mask`); empty of objects. Raises: UserError where nothing is left to train on.
     """
     present = {split: counts(classes, each).tolist() for split, each in held.items()}
     train = held["train"]
@@ -132,10 +122,8 @@ def narrow_boxes(
 
 
 def check_wide_enough(needed: NDArray[np.float64], image_size: int, enlarged: float) -> None:
-    """Raises: UserError where no object of the training images is a pixel wide.
-
-    Args:
-        enlarged: times by which it shows an image larger than whole, at most.
+    """Raises: UserError where no object of the training images is a pixel wide. `enlarged`: times by which it shows an
+    image larger than whole, at most.
     """
     if (needed > image_size * enlarged).all():
         raise UserError(

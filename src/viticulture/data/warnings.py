@@ -32,11 +32,8 @@ def warnings_of(
     labeled: bool,
     near: Mapping[str, Sequence[str]] | None,
 ) -> list[str]:
-    """Warnings about the splits of a run, a sentence each.
-
-    Args:
-        near: val, test -> names of images that have near-duplicates among the training images; None where they were not
-            searched.
+    """Warnings about the splits of a run, a sentence each. `near`: val, test -> names of images that have
+    near-duplicates among the training images; None where they were not searched.
     """
     sentences = []
     if skipped:
@@ -45,16 +42,17 @@ def warnings_of(
         sentences.append(f"ignored files that are no images: {counted(len(ignored), 'file')}, {some(ignored, 5)}")
     if cached is not None:
         sentences += _of_a_sample(source, splits["train"])
-    for kind in ("test", "val"):
+    for kind, word in (("test", "test"), ("val", "validation")):
         same = [] if cached is None else _repeated(cached, splits["train"], splits.get(kind))
         if same:
             first, second = (source.names[i] for i in same[0])
-            images = counted(len(same), f"{kind} image")
+            images = counted(len(same), f"{word} image")
             sentences.append(f"{images}, pixel by pixel the same as training images: such as {second} and {first}")
         if len(names := (near or {}).get(kind, ())) > len(same):
+            images, have = counted(len(splits[kind]), f"{word} image"), "has" if len(names) == 1 else "have"
             sentences.append(
-                f"{len(names):,} of {counted(len(splits[kind]), f'{kind} image')} have near-duplicates among the "
-                f"training images, such as {names[0]}; --data.near_duplicates leave_out trains without these"
+                f"{len(names):,} of {images} {have} near-duplicates among the training images, such as {names[0]}; "
+                "--data.near_duplicates leave_out trains without these"
             )
     if near is None and settings.near_duplicates != "ignore" and len(splits) > 1:
         why = "near-duplicates are not searched among streamed images" if len(source) <= MAX_IMAGES else TOO_MANY

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..config.resolve import Config
 from ..config.schema import of_class
-from ..data.batches.batch import Batch
+from ..data.batches.targets import Batch
 from ..data.image_set import Images
 from ..errors import UserError
 from ..keywords import rebuilt
@@ -31,21 +31,12 @@ from .saved import checksum_of, is_current, read_saved
 
 BATCH = 128  # images, for student and teachers together
 FILE = "agreement.json"
-GUIDES = ("co_advise", "logits")
-"""Guides whose teachers have logits."""
+GUIDES = ("co_advise", "logits")  # guides whose teachers have logits
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Heads and teachers side by side; shares lie in [0, 1].
-
-    Args:
-        accuracy: of the student, of each head and of each teacher, by name.
-        divergence: for each head, nats from each teacher.
-        both_wrong: share of images on which both are wrong, for all pairs in the order of `accuracy`.
-        same_prediction: share of images on which both predict the same class, correct or not.
-        missing: why only `weights` and `split` are set; empty otherwise.
-    """
+    """Heads and teachers side by side; shares lie in [0, 1]."""
 
     weights: str
     split: str
@@ -53,11 +44,13 @@ class Agreement:
     rule: str = ""
     heads: tuple[str, ...] = ()
     teachers: tuple[str, ...] = ()
-    accuracy: Mapping[str, float] | None = None
-    divergence: tuple[tuple[float, ...], ...] = ()
+    accuracy: Mapping[str, float] | None = None  # of the student, of each head and of each teacher, by name
+    divergence: tuple[tuple[float, ...], ...] = ()  # for each head, nats from each teacher
+    # Share of images on which both are wrong, for all pairs in the order of `accuracy`.
     both_wrong: tuple[tuple[float, ...], ...] = ()
+    # Share of images on which both predict the same class, correct or not.
     same_prediction: tuple[tuple[float, ...], ...] = ()
-    missing: str = ""
+    missing: str = ""  # why only `weights` and `split` are set; empty otherwise
     checksum: str = ""
 
 
@@ -109,7 +102,6 @@ def _teachers(config: Config, weights: Path) -> dict[str, TeacherOutput]:
 def _measure(
     model: EvaluatedModel, teachers: dict[str, TeacherOutput], config: Config, images: Images
 ) -> dict[str, Any]:
-    """Return the fields of an Agreement."""
     by_head: list[Tensor] = []
     by_teacher: list[Tensor] = []
     outputs: list[Tensor] = []

@@ -37,8 +37,7 @@ MAX_SENT_PIXELS = 50_000_000
 
 ImageInput = Path | Decoded | BinaryIO | Unreadable
 """One image: a file here, pixels, an open file at its start, or the reason why an object is no image."""
-Item = tuple[str, ImageInput]
-"""A name, and the image."""
+Item = tuple[str, ImageInput]  # a name, and the image
 
 
 def as_images(inputs: Any) -> list[ImageInput]:
@@ -106,10 +105,7 @@ def _content(file: Any) -> BinaryIO | Unreadable:
 
 
 def named(images: Sequence[ImageInput]) -> Iterator[Item]:
-    """Yield the images: files, those in folders, and all else, named `image 0` by their place.
-
-    Raises: UserError if a path does not exist or is no file or folder.
-    """
+    """Yield the images: files, those in folders, and all else, named `image 0` by their place."""
     for place, image in enumerate(images):
         yield from _named(place, image)
 
@@ -130,22 +126,16 @@ def _named(place: int, image: ImageInput) -> Iterator[Item]:
 
 @dataclass(frozen=True, eq=False)
 class OpenedItems:
-    """Images as a run's cache holds them.
-
-    Args:
-        errors: why an item could not be read; empty where it could.
-    """
+    """Images as a run's cache holds them."""
 
     images: CachedImages | None
     names: list[str]
-    errors: list[str]
+    errors: list[str]  # why an item could not be read; empty where it could
 
 
 def open_items(model: EvaluatedModel, items: Sequence[Item], max_pixels: int | None = None) -> OpenedItems:
-    """Decode images for a run's student; those that cannot be read get their reason.
-
-    Args:
-        max_pixels: limit for an open file; larger ones are not decoded. None: the limit of any file.
+    """Decode images for a run's student; those that cannot be read get their reason. `max_pixels`: limit for an open
+    file; larger ones are not decoded. None: the limit of any file.
     """
     side, fit = model.image_settings.cache_size, model.image_settings.fitting
     assert side is not None, "a run's recipe is resolved"
@@ -200,13 +190,8 @@ def pixel_digests(images: Images) -> list[bytes]:
 def decoded(
     name: str, image: ImageInput, side: int, pixel_format: PixelFormat = RGB, max_pixels: int | None = None
 ) -> DecodedImage:
-    """Decode one image, no smaller than `side`.
-
-    Args:
-        side: pixels of its shorter side; a JPEG may be decoded at a fraction of its size.
-        max_pixels: as for `open_items`.
-
-    Raises: Unreadable, or OSError where the file cannot be opened.
+    """Decode one image, no smaller than `side`. `side`: pixels of its shorter side; a JPEG may be decoded at a fraction
+    of its size. `max_pixels`: as for `open_items`. Raises: Unreadable, or OSError where the file cannot be opened.
     """
     if isinstance(image, Unreadable):
         raise Unreadable(name, image.reason)

@@ -35,31 +35,20 @@ BATCH = 64  # images that are held decoded
 
 @dataclass(frozen=True, eq=False)
 class Unlabeled:
-    """An image without a label.
-
-    Args:
-        picture: [H, W, 3] uint8.
-        predicted: its classes; of several labels those from one half on, joined as in a list of training images.
-        probability: of each of them, joined alike.
-    """
+    """An image without a label."""
 
     name: str
-    picture: NDArray[np.uint8]
-    predicted: str
-    probability: str
+    picture: NDArray[np.uint8]  # [H, W, 3] uint8
+    predicted: str  # its classes; of several labels those from one half on, joined as in a list of training images
+    probability: str  # of each of them, joined alike
 
 
 @dataclass(frozen=True)
 class NextLabels:
-    """The images to label next, in the order in which they were chosen.
+    """The images to label next, in the order in which they were chosen."""
 
-    Args:
-        run: its folder.
-        images: number of different images without a label among which they were chosen.
-    """
-
-    run: str
-    images: int
+    run: str  # its folder
+    images: int  # number of different images without a label among which they were chosen
     chosen: Sequence[Unlabeled]
     warnings: Sequence[str] = ()
 

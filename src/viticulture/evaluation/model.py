@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from ..config.resolve import Config
 from ..config.schema import of_class
-from ..data.batches.batch import Batch
 from ..data.batches.evaluation import evaluation_batches, evaluation_view, evaluation_views, usual_batch
 from ..data.batches.loader import CPU
+from ..data.batches.targets import Batch
 from ..data.dataset import ImageSettings
 from ..data.image_set import Images
 from ..data.image_settings import CROP_MODES, Fitting
@@ -116,10 +116,7 @@ def of_run(run: RunFolder, weights: str = "", batch_size: int | None = None) -> 
 
 
 def of_source(source: str) -> EvaluatedModel:
-    """Load any other network, by a source as for `open_network`.
-
-    Raises: UserError if it cannot be loaded.
-    """
+    """Load any other network, by a source as for `open_network`. Raises: UserError if it cannot be loaded."""
     network, data_spec, about = open_network(source)
     described = about.cfg
     fit: Fitting = next((ours for ours, theirs in CROP_MODES.items() if theirs == described.get("crop_mode")), "crop")
@@ -189,15 +186,11 @@ def _architecture(config: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class OutputHeads:
-    """The heads of a student.
+    """The heads of a student."""
 
-    Args:
-        names: class token first, then the teachers' as `guides.co_advise.teachers` calls them; one name for one head.
-        rule: which of them make the student's output: "class token", "mean of 3 heads" or "its one head".
-    """
-
+    # Class token first, then the teachers' as `guides.co_advise.teachers` calls them; one name for one head.
     names: tuple[str, ...]
-    rule: str
+    rule: str  # which of them make the student's output: "class token", "mean of 3 heads" or "its one head"
 
     def rule_with(self, views: TTAMode) -> str:
         """Name the heads that make the predictions, and the views of an image where there are several."""

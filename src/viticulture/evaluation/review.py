@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..config.keys import PROBE
 from ..data.data_settings import DataSettings
 from ..data.decoded_cache import find_near_duplicates
 from ..data.image_set import Images
@@ -34,7 +35,6 @@ from ..training.linear_head import DECAYS, first_device, head_features
 from ..training.progress import showing
 from ..training.session import begin
 
-RECIPE = "probe/photos"
 FOLDS = 5
 FAR_OUT = 3.0  # interquartile ranges above the upper quartile (Tukey, "Exploratory Data Analysis", 1977)
 SMALL, LONG = 0.25, 3.0  # of the median of the shorter sides; times the median of longer by shorter side
@@ -56,24 +56,17 @@ Probabilities = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Suspect:
-    """An image that deserves a second look.
-
-    Args:
-        split: of the data; train where it has none.
-        reason: a key of `REASONS`; within it the most suspect come first.
-        suggested: another class that is more probable; "" for none.
-        score: the margin of a label (`confident_learning.margins`), the similarity of an outlier; None for others.
-        detail: in words: the near-duplicate, the size.
-    """
+    """An image that deserves a second look."""
 
     images: Images
     number: int
-    split: str
+    split: str  # of the data; train where it has none
     label: str
-    reason: str
-    suggested: str = ""
+    reason: str  # a key of `REASONS`; within it the most suspect come first
+    suggested: str = ""  # another class that is more probable; "" for none
+    # The margin of a label (`confident_learning.margins`), the similarity of an outlier; None for others.
     score: float | None = None
-    detail: str = ""
+    detail: str = ""  # in words: the near-duplicate, the size
 
     @property
     def name(self) -> str:
@@ -83,16 +76,12 @@ class Suspect:
 
 @dataclass(frozen=True)
 class Review:
-    """A reviewed data set.
-
-    Args:
-        accuracy: share of images that the classifier, trained on others, predicts as labeled.
-    """
+    """A reviewed data set."""
 
     data: str
     network: str
     images: int
-    accuracy: float
+    accuracy: float  # share of images that the classifier, trained on others, predicts as labeled
     suspects: Sequence[Suspect]
     warnings: Sequence[str] = ()
 
@@ -117,7 +106,7 @@ def review(data: str | Source, overrides: Mapping[str, Any]) -> Review:
             f"a review predicts one class per image, and {source.name} has several labels; name other images"
         )
     with TemporaryDirectory(prefix="viticulture-review-") as folder:
-        session = begin(data, RECIPE, 0, str(Path(folder, "run")), False, keys, "")
+        session = begin(data, PROBE, 0, str(Path(folder, "run")), False, keys, "")
         dataset, config, method = session.dataset, session.config, session.method
         device = first_device(config.engine)
         features = head_features(method.student, method.data_spec, dataset, config.images.crop, device)
@@ -175,11 +164,7 @@ def folds(source: Source, rows: Labels, near: NearDuplicates | None) -> Labels:
 
 def out_of_fold(features: Tensor, labels: Labels, classes: int, fold: Labels) -> Probabilities:
     """Predict every image by a classifier trained on the other folds; the weight decay is the most likely of the first.
-
-    Args:
-        features: [N, D].
-
-    Returns: probabilities [N, C].
+    `features`: [N, D]. Returns: probabilities [N, C].
     """
     probabilities, y = torch.zeros(len(labels), classes, dtype=torch.float64), torch.from_numpy(labels)
     decays: Sequence[float] = DECAYS

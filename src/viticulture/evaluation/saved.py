@@ -20,12 +20,11 @@ from ..data.images.arrays import check_npz
 from ..data.sources.source import Source
 from ..disk import replacing
 from ..errors import UserError
-from ..models.weights.files import FILES, checksum
+from ..models.weights.checksum import FILES, checksum
 from ..text import shell_word
 from ..training.run_folder import RunFolder
 
-SPLITS = ("train", "val", "validation", "test")
-"""Names that other images than a run's own cannot have."""
+SPLITS = ("train", "val", "validation", "test")  # names that other images than a run's own cannot have
 
 Saved = TypeVar("Saved")
 
@@ -77,7 +76,7 @@ def is_current(run: RunFolder, weights: str, recorded: str) -> bool:
 
 
 def read_each(run: RunFolder, name: str, made: Callable[[dict[str, Any]], Saved]) -> dict[str, Saved]:
-    """Read a JSON file of results by name, without those of weights that are gone. Raises: as `read_saved`."""
+    """Read a JSON file of results by name, without those of weights that are gone."""
 
     def is_there(result: Mapping[str, Any]) -> bool:
         return is_current(run, result["weights"], result.get("checksum", ""))

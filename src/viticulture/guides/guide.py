@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from ..data.batches.batch import TEACHER_IMAGE
-from ..data.batches.batch import Batch as Batch
+from ..data.batches.targets import TEACHER_IMAGE
+from ..data.batches.targets import Batch as Batch
 from ..errors import UserError
 from ..models.taps import Readings
 

@@ -29,8 +29,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..guides.guide import Batch, Capability
-from ..models.vit.patches import PatchGrid, check, embed, finish, patchify, rows
-from ..models.vit.positions import choose_positions, sincos
+from ..models.vit.patches import PatchGrid, check, choose_positions, embed, finish, patchify, rows, sincos
 from .method import BatchSpec, Method, Setup
 
 HEAD = 32  # width of a head of the decoder

@@ -29,6 +29,7 @@ class Setup:
         optim: optimizer and its parameter groups.
         schedule: learning rate over the steps.
         class_weights: [C] float32, factor of every class in the label term; None for 1.
+        labeled_share: share of the training images that have a label; the others' is -1.
     """
 
     student: nn.Module
@@ -37,6 +38,7 @@ class Setup:
     optim: Optim = field(default_factory=Optim)
     schedule: Schedule = field(default_factory=Schedule)
     class_weights: Tensor | None = None
+    labeled_share: float = 1.0
 
 
 def check_no_classifier(setup: Setup, method: str) -> None:
@@ -187,10 +189,7 @@ class Method(nn.Module, ABC):
         return len(batch["image"])
 
     def warnings(self, batch_size: int) -> list[str]:
-        """Return warnings about a training whose losses see so many images at once.
-
-        Raises: UserError where they are too few.
-        """
+        """Return warnings about a training whose losses see so many images at once."""
         return []
 
     def after_backward(self) -> None:

@@ -23,7 +23,7 @@ from ..guides.guide import Batch, Capability
 from ..models.momentum_encoder import MomentumEncoder
 from ..models.shared_batch_norm import gathered, normalized, perceptron, rank
 from ..models.taps import feature_width
-from ..models.vit.positions import choose_positions
+from ..models.vit.patches import choose_positions
 from .method import BatchSpec, Method, Setup
 
 MIN_BATCH = 256  # images, below which a warning is given

@@ -3,7 +3,7 @@
 
 loss = mean over labeled pixels of CE(logits, class), all of a step's, however processes and micro-batches share them
 
-The network is a linear layer on the student's map (models/detection/segmenter.py). Recipes: recipes/segmentation/.
+The network is a linear layer on the student's map (models/detection/networks.py). Recipes: recipes/segmentation/.
 """
 
 from collections.abc import Sequence

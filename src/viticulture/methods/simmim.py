@@ -23,8 +23,7 @@ from torch import Tensor, nn
 
 from ..errors import UserError
 from ..guides.guide import Batch, Capability
-from ..models.vit.patches import PatchGrid, begin, check, finish, patchify, position_tables, project
-from ..models.vit.positions import choose_positions
+from ..models.vit.patches import PatchGrid, begin, check, choose_positions, finish, patchify, position_tables, project
 from .method import BatchSpec, Method, Setup
 
 UNITS = 7  # along the shorter side of an image, unless a recipe says otherwise: 32 pixels at 224

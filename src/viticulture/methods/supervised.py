@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..errors import UserError
 from ..guides.guide import Batch
-from ..losses import cross_entropy
+from ..losses import cross_entropy, partial_cross_entropy
 from ..models.heads import every_head, head_switches
 from ..models.weights.load_matching import classifiers
 from .method import Method, Setup
@@ -55,6 +55,7 @@ class Supervised(Method):
         self.register_buffer("class_weights", setup.class_weights, persistent=False)
         self.smoothing, self.label_weight = smoothing, label_weight
         self.every_head, self.eval_mode = every_head, eval_mode
+        self.labeled_share = setup.labeled_share
 
     @property
     def has_idle_heads(self) -> bool:
@@ -77,7 +78,8 @@ class Supervised(Method):
             label = label_weight * mean over heads and images of CE(outputs, labels)        nats
 
         `outputs` [B, C] are the class token's alone unless `every_head`; labels are classes [B] or distributions
-        [B, C]; `data.class_weights` are factors of classes. With label_weight 0 there is no label term.
+        [B, C]; `data.class_weights` are factors of classes. With label_weight 0 there is no label term. Images of
+        `data.unlabeled` have none (`partial_cross_entropy`).
         """
         if self.eval_mode:
             self.student.eval()
@@ -85,12 +87,20 @@ class Supervised(Method):
                 switch.training = True  # all heads are trained
         readings = self.taps(batch["image"])
         outputs, label = readings.outputs, batch["label"]
-        if not label.is_floating_point():
+        if self.labeled_share < 1:
+            correct, labeled = outputs[0].detach().argmax(-1) == label, label >= 0
+            self.logs["accuracy"] = correct.sum() / labeled.sum().clamp(min=1)
+        elif not label.is_floating_point():
             self.logs["accuracy"] = (outputs[0].detach().argmax(-1) == label).float().mean()
         terms = {}
         if self.label_weight:
             heads = outputs if self.every_head else outputs[:1]
-            losses = [cross_entropy(logits, label, self.smoothing, self.class_weights) for logits in heads]
+            losses = [
+                cross_entropy(logits, label, self.smoothing, self.class_weights)
+                if self.labeled_share == 1
+                else partial_cross_entropy(logits, label, self.labeled_share, self.smoothing)
+                for logits in heads
+            ]
             terms["label"] = self.label_weight * (torch.stack(losses).mean() if len(losses) > 1 else losses[0])
         return {**terms, **self.guide_losses(batch, readings)}
 

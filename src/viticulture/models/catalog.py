@@ -15,28 +15,19 @@ from .registering import student_info
 from .students import count, create_student, fitting_patch, takes_patch_size
 
 COSTS = Path(__file__).parent / "costs.json"
-OPEN_SIDE = 32
-"""Side in pixels of the images for which students that take any size are counted."""
+OPEN_SIDE = 32  # side in pixels of the images for which students that take any size are counted
 CLASSES = 10
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One student.
+    """One student."""
 
-    Args:
-        name: for `--student`.
-        purpose: what it is, and is for.
-        side: of the images that it is counted for, pixels; None where it was not counted.
-        parameters: with a head for `CLASSES` classes.
-        macs: for one image, see `students.count`.
-    """
-
-    name: str
-    purpose: str
-    side: int | None = None
-    parameters: int | None = None
-    macs: int | None = None
+    name: str  # for `--student`
+    purpose: str  # what it is, and is for
+    side: int | None = None  # of the images that it is counted for, pixels; None where it was not counted
+    parameters: int | None = None  # with a head for `CLASSES` classes
+    macs: int | None = None  # for one image, see `students.count`
 
 
 def entries(names: Sequence[str], most: int) -> list[Entry]:

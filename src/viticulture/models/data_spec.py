@@ -32,7 +32,6 @@ class DataSpec:
 
     @property
     def channels(self) -> int:
-        """Channels of the network's input."""
         return len(self.mean)
 
     @property

@@ -24,29 +24,18 @@ from .vit.patches import PatchGrid
 
 @dataclass(frozen=True)
 class Layout:
-    """Structure of a student.
+    """Structure of a student."""
 
-    Args:
-        blocks: module names of its blocks, or of a CNN's stages, first to last.
-        attention: module names of its attention layers, first to last; empty in a CNN.
-        heads: heads of each attention layer.
-        prefix: number of tokens before the patches: class, distillation and register tokens.
-        patch: pixels between neighboring tokens of the first block.
-        overlap: pixels that neighboring patches share.
-        pooling: for each attention layer, the distance of its neighboring tokens, in tokens of the first block.
-        class_token: whether the first token is a class token.
-        channels_last: maps of blocks are [B, H, W, D], as of a Swin.
-    """
-
-    blocks: tuple[str, ...]
-    attention: tuple[str, ...]
-    heads: tuple[int, ...]
-    prefix: int
-    patch: int
-    overlap: int
+    blocks: tuple[str, ...]  # module names of its blocks, or of a CNN's stages, first to last
+    attention: tuple[str, ...]  # module names of its attention layers, first to last; empty in a CNN
+    heads: tuple[int, ...]  # heads of each attention layer
+    prefix: int  # number of tokens before the patches: class, distillation and register tokens
+    patch: int  # pixels between neighboring tokens of the first block
+    overlap: int  # pixels that neighboring patches share
+    # For each attention layer, the distance of its neighboring tokens, in tokens of the first block.
     pooling: tuple[int, ...]
-    class_token: bool
-    channels_last: bool = False
+    class_token: bool  # whether the first token is a class token
+    channels_last: bool = False  # maps of blocks are [B, H, W, D], as of a Swin
 
     def grid(self, image_size: tuple[int, int]) -> PatchGrid:
         """Return rows and columns of patch tokens in the first block, for an image's height and width in pixels."""

@@ -23,8 +23,7 @@ from ..errors import UserError
 from ..text import read_yaml
 from .vit.patches import PatchGrid
 
-LinkSet = list[list[int]]
-"""For every CNN block its linked layers, counted from 0, in order."""
+LinkSet = list[list[int]]  # for every CNN block its linked layers, counted from 0, in order
 
 TABLE_1: dict[str, LinkSet] = {  # the paper's, which counts from 1: seven blocks of EfficientNet-B3, twelve layers
     name: [list(range(first - 1, last)) for first, last in spans]

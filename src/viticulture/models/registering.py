@@ -16,29 +16,22 @@ from torch import nn
 
 from ..errors import UserError
 
-FEATURES = {"out_indices": 3, "feature_cls": "getter"}
-"""How timm reads maps of a ViT's blocks (`features_only`)."""
+FEATURES = {"out_indices": 3, "feature_cls": "getter"}  # how timm reads maps of a ViT's blocks (`features_only`)
 TIMM_WEIGHTS = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay")  # keywords by which timm names weights
 
 
 @dataclass(frozen=True)
 class StudentInfo:
-    """Properties of a student.
+    """Properties of a student."""
 
-    Args:
-        purpose: what it is and is for, in a few words for `viticulture models`.
-        fitting_patch: image height and width -> patch size, all in pixels; None where the name fixes the patch size.
-        hybrid: whether convolutions shrink the image to few patches before tokens attend to each other.
-        timm_form: (name, keywords) -> architecture and arguments by which timm alone builds the same network; None
-            where timm needs this package.
-        create: the registered function, whose keywords are options as well.
-    """
-
-    purpose: str
+    purpose: str  # what it is and is for, in a few words for `viticulture models`
+    # Image height and width -> patch size, all in pixels; None where the name fixes the patch size.
     fitting_patch: Callable[[tuple[int, int]], int] | None = None
-    hybrid: bool = False
+    hybrid: bool = False  # whether convolutions shrink the image to few patches before tokens attend to each other
+    # (name, keywords) -> architecture and arguments by which timm alone builds the same network; None where timm needs
+    # this package.
     timm_form: Callable[[str, dict[str, Any]], tuple[str, dict[str, Any]]] | None = None
-    create: Callable[..., nn.Module] | None = None
+    create: Callable[..., nn.Module] | None = None  # the registered function, whose keywords are options as well
 
 
 def register(

@@ -49,7 +49,6 @@ def gathered(x: Tensor) -> Tensor:
 
 
 def rank() -> int:
-    """Return the number of this process."""
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 

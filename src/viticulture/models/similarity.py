@@ -28,14 +28,10 @@ from .weights.load_matching import classifiers
 K = 5
 IMAGES = 1000
 """Training images whose features are saved, and at most as many validation images that choose the threshold."""
-KEPT = 0.95
-"""Share of validation images that exceed the threshold."""
-FILE = "train_features.safetensors"
-"""Next to weights: features of training images, [M, D] float16, of length 1."""
-MIN_DISTANCE = 1e-5
-"""Between features that differ by more than rounding, of their length."""
-KEY = "min_similarity"
-"""Key of config.json next to weights: the threshold."""
+KEPT = 0.95  # share of validation images that exceed the threshold
+FILE = "train_features.safetensors"  # next to weights: features of training images, [M, D] float16, of length 1
+KEY = "min_similarity"  # key of config.json next to weights: the threshold
+MIN_DISTANCE = 1e-5  # between features that differ by more than rounding, of their length
 
 
 class HeadInputs:
@@ -78,23 +74,15 @@ class HeadInputs:
 
 @dataclass(frozen=True, eq=False)
 class TrainFeatures:
-    """Features of training images, and the similarity to them from which an image is like them.
+    """Features of training images, and the similarity to them from which an image is like them."""
 
-    Args:
-        features: [M, D] float16, of length 1.
-        threshold: a cosine, in [-1, 1].
-    """
-
-    features: Tensor
-    threshold: float
+    features: Tensor  # [M, D] float16, of length 1
+    threshold: float  # a cosine, in [-1, 1]
 
     @classmethod
     def fitted(cls, train: Tensor, val: Tensor | None) -> "TrainFeatures":
-        """Choose the threshold by the features of validation images [N, D], or, where there are none, by those of
-        every training image compared with the others.
-
-        Args:
-            train: [M, D], M at least 2.
+        """Choose the threshold by the features of validation images [N, D], or, where there are none, by those of every
+        training image compared with the others. `train`: [M, D], M at least 2.
         """
         features = F.normalize(train.float(), dim=1).half()
         similar = similarity(train, features, skip=1) if val is None else similarity(val, features)
@@ -121,10 +109,8 @@ class TrainFeatures:
 
 
 class SimilarityNetwork(nn.Module):
-    """A classifier that also returns the similarity to its training images.
-
-    Args:
-        network: [B, channels, H, W] -> logits [B, K]; it calls the student, first on the images as they are.
+    """A classifier that also returns the similarity to its training images. `network`: [B, channels, H, W] -> logits
+    [B, K]; it calls the student, first on the images as they are.
     """
 
     features: Tensor
@@ -145,9 +131,7 @@ class SimilarityNetwork(nn.Module):
 
 def similarity(vectors: Tensor, features: Tensor, skip: int = 0) -> Tensor:
     """Return the K-th largest cosine, [N, D] and [M, D] of length 1 -> [N] float32; of fewer than K the smallest.
-
-    Args:
-        skip: this many largest are left out: 1 for vectors that are among the features.
+    `skip`: this many largest are left out: 1 for vectors that are among the features.
     """
     k = min(K + skip, len(features))
     return (F.normalize(vectors.float(), dim=1) @ features.float().T).topk(k).values[:, -1]

@@ -34,8 +34,7 @@ for folder in ("agent", "cit", "dhvt", "vit"):
 FROM_DATA = {"num_classes", "img_size", "in_chans", "patch_size"}
 """Keywords that no option may set: the data or the recipe decides them."""
 LIST_COMMAND = "viticulture models"
-MAX_DEPTH = 1000
-"""Blocks; building many more takes minutes before a mistake is reported."""
+MAX_DEPTH = 1000  # blocks; building many more takes minutes before a mistake is reported
 MAX_PARAMETERS = 10**10
 CHECKED: dict[tuple[Callable[..., Any], str], dict[str, Any]] = {}
 """timm's function of a student and the requested arguments -> the working ones; a check costs more than building."""
@@ -49,17 +48,11 @@ def _factory_keywords() -> set[str]:
 
 @dataclass(frozen=True)
 class Blueprint:
-    """timm's name of a student's architecture and the arguments that build it without this package.
+    """timm's name of a student's architecture and the arguments that build it without this package."""
 
-    Args:
-        name: as requested from `create_student`.
-        architecture: the name for `timm.create_model`; it differs from `name` for our plain ViTs.
-        arguments: keywords for `timm.create_model`, as JSON can hold them.
-    """
-
-    name: str
-    architecture: str
-    arguments: dict[str, Any]
+    name: str  # as requested from `create_student`
+    architecture: str  # the name for `timm.create_model`; it differs from `name` for our plain ViTs
+    arguments: dict[str, Any]  # keywords for `timm.create_model`, as JSON can hold them
 
 
 def matching(pattern: str = "") -> list[str]:

@@ -54,23 +54,14 @@ def last_norm(student: nn.Module, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class AttentionReading:
-    """Queries and keys of one attention layer in one forward pass; nothing is computed before a method is called.
+    """Queries and keys of one attention layer in one forward pass; nothing is computed before a method is called."""
 
-    Args:
-        qkv: output of the layer's projection, [B, T, 3 h d]; not a copy.
-        layer: the attention module.
-        prefix: tokens before the patches.
-        patches: P, number of patch tokens after them; further tokens are no patches.
-        grid: rows and columns of all patches of the image.
-        class_token: whether the first token is the class token.
-    """
-
-    qkv: Tensor
-    layer: Any
-    prefix: int
-    patches: int
-    grid: PatchGrid
-    class_token: bool
+    qkv: Tensor  # output of the layer's projection, [B, T, 3 h d]; not a copy
+    layer: Any  # the attention module
+    prefix: int  # tokens before the patches
+    patches: int  # P, number of patch tokens after them; further tokens are no patches
+    grid: PatchGrid  # rows and columns of all patches of the image
+    class_token: bool  # whether the first token is the class token
 
     def _part(self, which: int) -> Tensor:
         """Return queries (0) or keys (1), [B, h, T, d], before their normalization."""

@@ -23,25 +23,18 @@ from ..errors import UserError, received, unknown
 from .data_spec import DataSpec
 
 TTAMode = Literal["one", "mirrored", "middle", "four", "six"]
-TTA_KEY = "views"
-"""Key of config.json next to weights; without it a network is evaluated on one view."""
-TEMPERATURE_KEY = "temperature"
-"""Key of config.json next to weights: numbers that divide the logits."""
+TTA_KEY = "views"  # key of config.json next to weights; without it a network is evaluated on one view
+TEMPERATURE_KEY = "temperature"  # key of config.json next to weights: numbers that divide the logits
 MIDDLE, SMALL_MIDDLE = 0.1, 0.2
 """Share of a side that is cut off at each edge, rounded to whole pixels of the network's input."""
 
 
 @dataclass(frozen=True)
 class TTAView:
-    """One view of an image.
+    """One view of an image."""
 
-    Args:
-        margin: cut off at each edge, as a share of the side; the rest is resized to the same size.
-        mirrored: left and right exchanged.
-    """
-
-    margin: float = 0.0
-    mirrored: bool = False
+    margin: float = 0.0  # cut off at each edge, as a share of the side; the rest is resized to the same size
+    mirrored: bool = False  # left and right exchanged
 
     def of(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> the same shape."""

@@ -24,22 +24,16 @@ CHUNK = 2**22  # scores in memory at once
 HISTORY = 10  # steps in L-BFGS's memory
 CHECK_EVERY = 5  # steps between two checks for convergence
 ARMIJO = 1e-4  # required share of the decrease that the slope predicts
-HALF_FROM = 2**28
-"""Values of standardized features, a gigabyte in float32, from which they are kept in float16."""
+HALF_FROM = 2**28  # values of standardized features, a gigabyte in float32, from which they are kept in float16
 ROWS = 2**12  # features that are standardized at once
 
 
 @dataclass(frozen=True)
 class LinearClassifiers:
-    """G linear classifiers of D features into C classes.
+    """G linear classifiers of D features into C classes."""
 
-    Args:
-        weight: [G, C, D].
-        bias: [G, C].
-    """
-
-    weight: Tensor
-    bias: Tensor
+    weight: Tensor  # [G, C, D]
+    bias: Tensor  # [G, C]
     mean: Tensor
     std: Tensor
 
@@ -112,19 +106,12 @@ def eigen(covariance: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Loss:
-    """The losses of G classifiers, as a function of scaled coordinates.
+    """The losses of G classifiers, as a function of scaled coordinates."""
 
-    Args:
-        z: [N, D + 1], the last is 1.
-        labels: [N] int64.
-        scale: [G, 1, D + 1], of the coordinates.
-        decay: [G, 1, D + 1].
-    """
-
-    z: Tensor
-    labels: Tensor
-    scale: Tensor
-    decay: Tensor
+    z: Tensor  # [N, D + 1], the last is 1
+    labels: Tensor  # [N] int64
+    scale: Tensor  # [G, 1, D + 1], of the coordinates
+    decay: Tensor  # [G, 1, D + 1]
 
     def of(self, numbers: Tensor) -> "Loss":
         """Return the losses of some classifiers."""

@@ -22,8 +22,7 @@ from ..errors import UserError
 from ..keywords import check_fields
 from .muon import Muon
 
-Group = dict[str, Any]
-"""Parameters that share settings: `params` [(name, parameter)], `lr`, `weight_decay`."""
+Group = dict[str, Any]  # parameters that share settings: `params` [(name, parameter)], `lr`, `weight_decay`
 
 DECAYED_WHOLE = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d, LayerNorm2d)
 """Layers of which `decay_biases` decays everything; detectron2 takes its norm of maps for no norm."""
@@ -217,8 +216,7 @@ def layers_of(student: nn.Module, key: str) -> dict[str, int]:
     return layers
 
 
-DROPS = (24, 26)
-"""27ths of a training after which the rate drops to a tenth."""
+DROPS = (24, 26)  # 27ths of a training after which the rate drops to a tenth
 
 
 @dataclass(frozen=True)

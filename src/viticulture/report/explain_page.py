@@ -16,15 +16,21 @@ from .html import Head, Markup, Section, document, side_by_side
 from .pictures import Values, galleries, gallery, value_map
 from .svg import Axes, Points, Series, line_chart
 
-DISTANCE = "Among patches, whose shares sum to 1. Low: the layer attends nearby; uniform: to all patches equally."
-ENTROPY = "Among patches. Low: the layer attends to few patches; uniform: to all equally."
+DISTANCE = (
+    "Mean distance from a patch to the patches it attends to, weighted by its attention. Low: the layer attends "
+    "nearby. Uniform attention goes to all patches equally."
+)
+ENTROPY = (
+    "Entropy of a patch's attention to all patches. Low: the layer attends to few patches. Uniform attention goes to "
+    "all patches equally."
+)
 ALIKE = (
     "CKA of patch features, unbiased: 1 for layers that are equal up to rotation and scale, about 0 for unrelated ones."
 )
-SMOOTH = "Diagonal frequencies, natural logarithm, against frequency 0. The lower, the more the layer smooths."
+SMOOTH = "Log amplitude (natural logarithm) of diagonal frequencies, relative to frequency 0. Low: the layer smooths."
 HELD = (
-    "Each image, then the distance of the features of every place from their mean over the image, root mean square "
-    "over channels; each map has its own scale, bright is far. A layer is the output of a block, in a CNN of a stage."
+    "Each image, then a map for each layer: how far the features of a place are from their mean over the image (root "
+    "mean square over channels). Bright is far; each map has its own scale. A layer is a block, in a CNN a stage."
 )
 
 
@@ -36,7 +42,7 @@ def inside_sections(inside: LayerAnalysis) -> list[Section]:
     names = _layers("layer", len(inside.cka), inside.reading)
     alike = value_map("Similarity of layers", [("CKA", inside.cka.double().cpu().numpy())], names, names, ALIKE)
     sections = [Section("Attention distance and entropy", heads), Section("Similarity of layers", alike)]
-    return [*sections, Section("Smoothing by its layers", _smoothing(inside))]
+    return [*sections, Section("Smoothing by the layers", _smoothing(inside))]
 
 
 def likeness_section(cka: Tensor, first: str, second: str, reading: str) -> Section:
@@ -54,7 +60,7 @@ def likeness_section(cka: Tensor, first: str, second: str, reading: str) -> Sect
 def features_section(drawings: Sequence[Gallery]) -> Section:
     """Draw the feature maps of one or more networks, image by image; empty if there are none."""
     drawn = side_by_side(*map(gallery, drawings))
-    return Section("Features of its layers", Markup("<p>{}</p>{}").format(HELD, drawn) if drawings else Markup())
+    return Section("Features of the layers", Markup("<p>{}</p>{}").format(HELD, drawn) if drawings else Markup())
 
 
 def _over_layers(title: str, unit: str, values: Sequence[Tensor], uniform: Sequence[float], note: str) -> Markup:
@@ -139,5 +145,5 @@ def _basis(explanation: Explanation) -> str:
         "norms": "the output of a block's first norm, from the embedded patches (layer 0) to that of the last norm",
         "blocks": "the output of a block",
     }[explanation.analysis.reading]
-    basis = f"Means over {explanation.analysis.images:,} {explanation.split} images, {explanation.weights} weights."
+    basis = f"Means over {explanation.analysis.images:,} {explanation.split} images; {explanation.weights} weights."
     return f"{basis} In similarity and smoothing, a layer is {layer}."

@@ -21,17 +21,8 @@ from ..table import Spread, Table
 from ..text import clean
 
 __all__ = [
-    "Head",
-    "Markup",
-    "Section",
-    "Tile",
-    "document",
-    "fill",
-    "html_table",
-    "properties",
-    "side_by_side",
-    "source",
-]
+    "Head", "Markup", "Section", "Tile", "document", "fill", "html_table", "properties", "side_by_side", "source",
+]  # fmt: skip
 
 TERMS = {
     "AP": "average precision: the area under the curve of precision over recall, mean over classes",
@@ -73,19 +64,14 @@ class Tile:
 
 @dataclass(frozen=True)
 class Head:
-    """The top of a page.
-
-    Args:
-        warnings: what a reader must know before the numbers.
-        reloads: whether the page reloads itself every few seconds.
-    """
+    """The top of a page."""
 
     title: str
     conclusion: str = ""
     sentence: str = ""
-    warnings: Sequence[str] = ()
+    warnings: Sequence[str] = ()  # what a reader must know before the numbers
     tiles: Sequence[Tile] = ()
-    reloads: bool = False
+    reloads: bool = False  # whether the page reloads itself every few seconds
 
 
 def document(head: Head, sections: Sequence[Section]) -> str:
@@ -107,10 +93,8 @@ def document(head: Head, sections: Sequence[Section]) -> str:
 
 
 def html_table(table: Table, sortable: bool = False, frame: str = "", links: Sequence[str] = ()) -> Markup:
-    """Return a table as HTML; percentages have a bar, a click on a heading sorts.
-
-    Args:
-        links: target of each row's first cell; empty for none.
+    """Return a table as HTML; percentages have a bar, a click on a heading sorts. `links`: target of each row's first
+    cell; empty for none.
     """
     rows = [
         [

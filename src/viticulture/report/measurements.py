@@ -121,9 +121,7 @@ def probe_table(probe: Probe) -> Table:
         low, high = finding.top1_interval
         setting = f"{'k' if finding.classifier == 'k-NN' else 'decay'} {finding.setting:g}"
         interval = f"{100 * low:.1f} to {100 * high:.1f} %"
-        rows.append(
-            [FEATURES[finding.features], finding.classifier, setting, finding.val, finding.top1, interval],
-        )
+        rows.append([FEATURES[finding.features], finding.classifier, setting, finding.val, finding.top1, interval])
     images = probe.images
     note = (
         f"{probe.classes} classes; {images['train']:,} training, {images['val']:,} validation and {images['test']:,} "

@@ -13,10 +13,9 @@ from .html import Head, Markup, Section, Tile, document, fill, html_table, prope
 from .pictures import galleries, heat_map
 from .svg import Axes, Points, Series, line_chart, row_chart
 
-TRAIN = "train: means over an epoch's batches as the student met them, augmented and each before its step."
+TRAIN = "train: mean over an epoch's augmented batches, each before its optimizer step."
 
-FRACTIONS = ("ap50", "iou", "balanced_accuracy", "accuracy", "map")
-"""Measures in [0, 1]; drawn first, in percent."""
+FRACTIONS = ("ap50", "iou", "balanced_accuracy", "accuracy", "map")  # measures in [0, 1]; drawn first, in percent
 
 TITLES = {
     "loss": ("Loss, all terms", "loss"),
@@ -47,19 +46,14 @@ class Costs:
 
 @dataclass(frozen=True)
 class RunPage:
-    """Plain data of one run; empty parts are left out of the page.
-
-    Args:
-        state: what the run does, where it is not finished; the page then renews itself.
-        best_epoch: whose weights are kept as the best, from 1; None where none are.
-        curves: `train/loss`, `val/accuracy`, `val/GUIDE_accuracy`, `lr`, ... -> (epoch, value); accuracies as shares.
-    """
+    """Plain data of one run; empty parts are left out of the page."""
 
     title: str
     sentence: str
-    state: str = ""
+    state: str = ""  # what the run does, where it is not finished; the page then renews itself
     costs: Costs = Costs()
-    best_epoch: int | None = None
+    best_epoch: int | None = None  # whose weights are kept as the best, from 1; None where none are
+    # `train/loss`, `val/accuracy`, `val/GUIDE_accuracy`, `lr`, ... -> (epoch, value); accuracies as shares.
     curves: Mapping[str, Points] = field(default_factory=dict)
     examples: Sequence[Gallery] = ()
     warnings: Sequence[str] = ()
@@ -86,7 +80,6 @@ def render(page: RunPage) -> str:
 
 
 def section_of(section: TaskSection) -> Section:
-    """A section as HTML."""
 
     def drawn(part: Part | Sequence[Part]) -> Markup:
         if isinstance(part, Table):

@@ -19,10 +19,8 @@ from ..text import clean
 from .html import Markup, fill
 
 Values = NDArray[np.float64]
-Names = tuple[Sequence[str], Sequence[str]]
-"""Of rows and columns."""
-CellText = Callable[[int, int], str]
-"""Row, column -> the text of a cell."""
+Names = tuple[Sequence[str], Sequence[str]]  # of rows and columns
+CellText = Callable[[int, int], str]  # row, column -> the text of a cell
 
 SHADES = 8
 MAX_NAME = 20  # letters
@@ -68,12 +66,9 @@ def heat_map(
 def value_map(
     title: str, maps: Sequence[tuple[str, Values]], rows: Sequence[str], columns: Sequence[str], note: str = ""
 ) -> Markup:
-    """Draw values as shades of one color, from the smallest of all maps (palest) to the largest.
-
-    A single map with few columns has its values printed, with the digits that distinguish them.
-
-    Args:
-        maps: a heading and [R, C] each; NaN stays empty. Maps share one scale.
+    """Draw values as shades of one color, from the smallest of all maps (palest) to the largest. A single map with few
+    columns has its values printed, with the digits that distinguish them. `maps`: a heading and [R, C] each; NaN stays
+    empty. Maps share one scale.
     """
     every = np.concatenate([values[np.isfinite(values)] for _, values in maps])
     low, high = (float(every.min()), float(every.max())) if every.size else (0.0, 0.0)
@@ -149,9 +144,7 @@ def image_grid(
     title: str, groups: Sequence[tuple[Sequence[Pixels], Sequence[str]]], note: str, max_side: int = MAX_SIDE
 ) -> Markup:
     """Draw groups of pictures [H, W, 3] or [H, W] uint8 side by side, with lines of text below (the first one bold).
-
-    Args:
-        max_side: pixels to which larger pictures are shrunk; above the default they are larger on the page, too.
+    `max_side`: pixels to which larger pictures are shrunk; above the default they are larger on the page, too.
     """
     drawn = [
         ([(picture_uri(pixels, max_side), max(pixels.shape[:2]) <= SMALL) for pixels in pictures], lines)

@@ -12,10 +12,8 @@ from ..table import Cell, Column, Table, percent
 from .html import Head, Section, document
 from .pictures import galleries
 
-MAX_DRAWN = 60
-"""Images of a reason on the page."""
-MAX_LISTED = 15
-"""Images to label next in the terminal."""
+MAX_DRAWN = 60  # images of a reason on the page
+MAX_LISTED = 15  # images to label next in the terminal
 COLUMNS = ("image", "label", "suggested", "reason", "score", "detail", "split")
 
 
@@ -36,11 +34,7 @@ def review_csv(review: Review) -> str:
 
 
 def review_page(review: Review, file: str) -> str:
-    """Return the page as HTML text.
-
-    Args:
-        file: name of the list.
-    """
+    """Return the page as HTML text. `file`: name of the list."""
     found = len({each.name for each in review.suspects})
     sentence = (
         f"Every image was predicted by a classifier on the features of {review.network} that was trained on other "
@@ -85,11 +79,7 @@ def next_csv(result: NextLabels) -> str:
 
 
 def next_page(result: NextLabels, file: str) -> str:
-    """Return the page as HTML text.
-
-    Args:
-        file: name of the list.
-    """
+    """Return the page as HTML text. `file`: name of the list."""
     sentence = (
         f"{result.run} is uncertain about them, and they differ from each other. {file} lists them; label them, add "
         "them to the training images, and train again."

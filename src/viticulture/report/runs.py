@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from ..budget.plan import is_planned, read_plan
 from ..config.keys import STAGES
 from ..disk import read_json
 from ..errors import UserError
@@ -21,15 +20,11 @@ UNREADABLE, STOPPED = "unreadable", "interrupted"
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs below a folder.
-
-    Args:
-        pages: report.html of each row, relative to the folder; empty without one.
-    """
+    """Runs below a folder."""
 
     folder: Path
     table: Table
-    pages: tuple[str, ...]
+    pages: tuple[str, ...]  # report.html of each row, relative to the folder; empty without one
 
 
 def find_runs(folder: Path) -> Runs:
@@ -72,7 +67,7 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 
 def _row(name: str, path: Path) -> list[Cell]:
-    if is_planned(path) and not (path / "run.json").exists():
+    if (path / PLAN).is_file() and not (path / "run.json").exists():
         return _early_row(name, path)
     run = RunFolder.open(path)
     metadata = run.read("run.json")
@@ -88,6 +83,8 @@ def _row(name: str, path: Path) -> list[Cell]:
 
 def _early_row(name: str, path: Path) -> list[Cell]:
     """Return the row of a run within a budget whose earlier stages are being trained."""
+    from ..budget.plan import read_plan  # imports PyTorch
+
     plan = read_plan(path)
     last, done = plan.stages[-1], sum(stage.spent is not None for stage in plan.stages)
     state = "running" if RunFolder(path / STAGES).in_use else STOPPED

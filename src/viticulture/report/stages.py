@@ -29,12 +29,11 @@ def _stage(stage: Stage) -> tuple[str | int, ...]:
 
 
 def plan_table(plan: BudgetPlan) -> Table:
-    """Return the stages before training."""
     rows = [(*_stage(stage), stage.seconds / 60) for stage in plan.stages]
-    kind = " of the processors' time" if TimeBudget(plan.budget).counts_processors else ""
+    unit = TimeBudget(plan.budget).unit
     budget = plan.budget + " min" * plan.budget.strip()[-1:].isdigit()
     note = (
-        f"{plan.planned / 60:.1f} min{kind} of the {budget} are planned, including the {plan.prepared / 60:.1f} min so "
+        f"{plan.planned / 60:.1f} {unit} of the {budget} are planned, including the {plan.prepared / 60:.1f} {unit} so "
         f"far; {100 * MARGIN:.0f} % are a reserve."
     )
     free = TimeBudget(plan.budget).seconds * (1 - MARGIN) - plan.planned
@@ -51,16 +50,16 @@ def plan_table(plan: BudgetPlan) -> Table:
         note += f" The student's images are mixed (augment.mix), with a weight decay of {decay:g} (optim.weight_decay)."
     if plan.stages[-1].config.images.eval_views == "best":
         note += " Validation images choose its test-time augmentation (images.eval_views)."
-    return Table("Plan", [*COLUMNS, Column("min", "significant")], rows, note)
+    return Table("Plan", [*COLUMNS, Column(unit, "significant")], rows, note)
 
 
 def stages_table(plan: BudgetPlan, headlines: Sequence[Headline | None]) -> Table:
-    """Return the stages after training."""
+    unit = TimeBudget(plan.budget).unit
     columns = [
         *COLUMNS,
-        Column("min planned", "significant"),
-        Column("min", "significant"),
-        Column("of the time", "percent"),
+        Column(f"{unit} planned", "significant"),
+        Column(unit, "significant"),
+        Column("share of time", "percent"),
     ]
     first = next((headline for headline in headlines if headline), None)
     columns.append(Column(first.name if first else "result", "percent" if first is None or first.share else "decimal"))
@@ -73,8 +72,8 @@ def stages_table(plan: BudgetPlan, headlines: Sequence[Headline | None]) -> Tabl
         share = None if stage.spent is None else stage.spent / total
         rows.append((*_stage(stage), stage.seconds / 60, minutes, share, headline.value if headline else None))
     note = (
-        f"Within {plan.budget}, of which {plan.spent / 60:.1f} min are spent. Lengths follow from what was measured on "
-        "that machine; to train the same again, take each stage's recipe.yaml."
+        f"Within {plan.budget}, of which {plan.spent / 60:.1f} {unit} are spent. Lengths follow from what was measured "
+        "on that machine; to train the same again, take each stage's recipe.yaml."
     )
     return Table("", columns, rows, note)
 

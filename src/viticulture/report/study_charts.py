@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from ..config.references import references
 from ..scores.confusion import most_confused
 from ..study.comparison import Comparison, RankingEntry
-from ..study.conclusion import data_name
 from ..study.disagreement import default_pair
 from ..study.grid import Grid
 from ..study.measures import Measure
 from ..study.statistics import MIN_SEEDS_OF_SUMS, Estimate, Interaction, interactions, separated_sums
-from ..study.study import Study
+from ..study.study import Study, data_name
 from ..table import Cell, Column, Spread, Table, duration, number, scaled
 from ..text import clean
 from ..training.metrics import read_curves
@@ -249,10 +248,7 @@ def sums_table(study: Study) -> Table | None:
     sums = interactions(accuracies, grid.baseline.name)
     factor, digits = last.measure.factor, last.measure.digits
     rows: list[list[Cell]] = [
-        [
-            each.name,
-            *(Spread(tuple(factor * x for x in v), digits) for v in (each.gain, each.parts_gain, each.excess)),
-        ]
+        [each.name, *(Spread(tuple(factor * x for x in v), digits) for v in (each.gain, each.parts_gain, each.excess))]
         for each in sums
     ]
     columns = [Column("sum"), *(Column(n, "spread") for n in ("gain of the sum", "gains of its parts", "excess"))]

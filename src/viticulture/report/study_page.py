@@ -7,10 +7,9 @@ from pathlib import Path
 from ..errors import UserError
 from ..study.cell import command
 from ..study.comparison import Comparison, record_analyses
-from ..study.conclusion import data_name
 from ..study.disagreement import disagreements
 from ..study.search import FOLDER
-from ..study.study import Study
+from ..study.study import Study, data_name
 from ..table import Cell, Column, Table, duration, latex
 from ..text import clean, yaml_word
 from .html import Head, Markup, Section, Tile, document, html_table, properties

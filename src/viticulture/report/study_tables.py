@@ -5,13 +5,12 @@ from collections.abc import Sequence
 
 from ..errors import counted
 from ..study.comparison import Comparison
-from ..study.conclusion import data_name
 from ..study.grid import Cell as GridCell
 from ..study.grid import Grid
 from ..study.measures import Measure, measure
 from ..study.plan import EVAL_VIEWS, IMAGE_SIZE, StudyPlan
 from ..study.statistics import Difference, Estimate
-from ..study.study import Study
+from ..study.study import Study, data_name
 from ..study.terms import AUTO
 from ..table import Cell, Column, Spread, Table, percent
 from ..text import shell_word
@@ -28,7 +27,12 @@ def plan_table(grid: Grid, plan: StudyPlan) -> Table:
             seconds = plan.seconds(cells[0], grid)
             each, total = (None, None) if seconds is None else (seconds / 60, seconds / 60 * len(cells))
             rows.append([*key, plan.epochs[key], _minutes(each), len(cells), _minutes(total)])
-    columns = [Column("candidate"), Column("training data"), Column("epochs", "count"), Column("min a cell", "decimal")]
+    columns = [
+        Column("candidate"),
+        Column("training data"),
+        Column("epochs", "count"),
+        Column("min per cell", "decimal"),
+    ]
     columns += [Column("cells", "count"), Column("min", "decimal")]
     return Table("Plan", columns, rows, plan_note(grid, plan))
 
@@ -124,6 +128,7 @@ def all_results_table(study: Study) -> Table:
         Column("its interval", "decimal"),
         Column("epochs", "count"),
         Column(f"min a {grid.unit}", "significant"),
+        Column(f"core-min a {grid.unit}", "significant"),
         Column("parameters, M", "significant"),
         Column("MACs, M", "significant"),
     ]
@@ -146,6 +151,7 @@ def all_results_table(study: Study) -> Table:
                     None if gap is None else _ends(gap, measured),
                     None if epochs is None else round(epochs),
                     _divided(entry.mean("seconds"), 60),
+                    _divided(entry.mean("core_seconds"), 60),
                     _divided(entry.mean("parameters"), 1e6),
                     _divided(entry.mean("macs"), 1e6),
                 ]

@@ -32,42 +32,29 @@ Band = tuple[float, float] | None
 
 @dataclass(frozen=True)
 class Series:
-    """Points of one color.
-
-    Args:
-        points: (x, y), x rising where they are joined; a line breaks where a value is not finite.
-        bands: lower and upper end for each point; None where it is not known.
-        legend: added to the name in the legend, such as the last value.
-    """
+    """Points of one color."""
 
     name: str
     style: int
-    points: Points
-    bands: Sequence[Band] = ()
+    points: Points  # (x, y), x rising where they are joined; a line breaks where a value is not finite
+    bands: Sequence[Band] = ()  # lower and upper end for each point; None where it is not known
     tips: Sequence[str] = ()
-    legend: str = ""
+    legend: str = ""  # added to the name in the legend, such as the last value
 
 
 @dataclass(frozen=True)
 class Axes:
-    """Labels and scales of both axes.
-
-    Args:
-        log_x: whether x is logarithmic; applies where every x is positive and they span more than a factor of three.
-        at: x of the ticks; empty for round numbers.
-        max_y: y above which nothing is drawn, such as 100 %.
-        levels: horizontal lines, such as chance: name -> y.
-        moments: vertical lines, such as the best epoch: name -> x.
-    """
+    """Labels and scales of both axes."""
 
     x: str
     y: str
+    # Whether x is logarithmic; applies where every x is positive and they span more than a factor of three.
     log_x: bool = False
     log_y: bool = False
-    at: Sequence[float] = ()
-    max_y: float = inf
-    levels: Sequence[tuple[str, float]] = ()
-    moments: Sequence[tuple[str, float]] = ()
+    at: Sequence[float] = ()  # x of the ticks; empty for round numbers
+    max_y: float = inf  # y above which nothing is drawn, such as 100 %
+    levels: Sequence[tuple[str, float]] = ()  # horizontal lines, such as chance: name -> y
+    moments: Sequence[tuple[str, float]] = ()  # vertical lines, such as the best epoch: name -> x
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,7 @@ from .study_page import study_warnings
 from .study_tables import failures, results_table
 from .study_tables import plan_table as study_plan_table
 
-LONG = 20 * 60.0
-"""Seconds from which a training without a budget is reported as long."""
+LONG = 20 * 60.0  # seconds from which a training without a budget is reported as long
 PROPOSED = ("10m", "30m", "2h", "1night")
 """Budgets that are proposed then: the largest that takes no more than half the time."""
 
@@ -108,14 +107,14 @@ def say(result: Any) -> None:
         print(clean(result.conclusion))
         for note in study_warnings(result):
             print(clean(f"note: {note}"))
-        print(clean(f"report: {result.path / 'report.html'}"))
+        _print_report(result.path)
     elif hasattr(result, "folder") and isinstance(results := result.results, Results):
         task = task_of(result.folder)
         if results:
             print_table(*task.tables(results))
         for note in task.notes(results):
             print(clean(note))
-        print(clean(f"report: {result.path / 'report.html'}"))
+        _print_report(result.path)
     elif isinstance(result, Results):
         print_table(*result.task.tables(result, full=True))
     elif isinstance(result, Inspection):
@@ -130,15 +129,18 @@ def say(result: Any) -> None:
         print_table(result[0].table(result))
 
 
+def _print_report(folder: Path) -> None:
+    """Print where the page is, unless drawing it failed."""
+    if (page := folder / "report.html").is_file():
+        print(clean(f"report: {page}"))
+
+
 UNTESTED = "untested"
 
 
 def recipe_list(headers: dict[str, dict[str, str]], untested: bool) -> Table:
-    """Return shipped recipes with a result here, the defaults first, and after them those without.
-
-    Args:
-        headers: recipe -> its header comment.
-        untested: also those without.
+    """Return shipped recipes with a result here, the defaults first, and after them those without. `headers`: recipe ->
+    its header comment. `untested`: also those without.
     """
     tested = {name: not head["Result"].startswith(UNTESTED) for name, head in headers.items()}
     names = sorted(headers, key=lambda name: (not tested[name], not name.startswith("default/"), name))

@@ -21,12 +21,9 @@ from torch import Tensor
 
 from .intervals import ENDS, REPLICATES, centered
 
-MIN_IMAGES = 30
-"""Validation images from which a temperature is fitted."""
-MIN_OF_LABEL = 10
-"""Validation images that show a label, and that do not, from which its temperature is fitted."""
-LIMIT = 20.0
-"""Largest temperature; the smallest is its inverse."""
+MIN_IMAGES = 30  # validation images from which a temperature is fitted
+MIN_OF_LABEL = 10  # validation images that show a label, and that do not, from which its temperature is fitted
+LIMIT = 20.0  # largest temperature; the smallest is its inverse
 
 Array = NDArray[np.float64]
 

@@ -18,10 +18,7 @@ Array = NDArray[np.float64]
 
 def class_thresholds(probabilities: Array, labels: NDArray[np.int64]) -> Array:
     """Return the mean probability of each class over the images labeled so, [C]; infinite for a class without images.
-
-    Args:
-        probabilities: [N, C], each image's by a classifier that was not trained on it.
-        labels: [N], in [0, C).
+    `probabilities`: [N, C], each image's by a classifier that was not trained on it. `labels`: [N], in [0, C).
     """
     N, C = probabilities.shape
     counts = np.bincount(labels, minlength=C)

@@ -7,9 +7,7 @@ from numpy.typing import ArrayLike
 
 def most_confused(counts: ArrayLike, most: int) -> list[tuple[int, int]]:
     """True class and what it is taken for, of the pairs with the largest numbers, the largest first; none with a zero.
-
-    Args:
-        counts: [C, C] how often, or how often of all, by true class (row) and said class (column).
+    `counts`: [C, C] how often, or how often of all, by true class (row) and said class (column).
     """
     wrong = np.array(counts)
     np.fill_diagonal(wrong, 0)

@@ -10,8 +10,7 @@ from torch import Tensor
 
 ENDS = (2.5, 97.5)  # percentiles of a 95 % interval
 REPLICATES = 1000
-ACCURACIES = ("accuracy", "balanced_accuracy")
-"""Measures that are shares of images, whose standard error is known."""
+ACCURACIES = ("accuracy", "balanced_accuracy")  # measures that are shares of images, whose standard error is known
 
 
 def centered(drawn: NDArray[np.float64], value: float) -> NDArray[np.float64]:
@@ -70,10 +69,7 @@ def error_of_recalls(right: Tensor, totals: Tensor) -> float:
 
 def indistinct(measure: str, best: float, images: int) -> float:
     """Return how far a metric may lie below the best and still count as equal: an accuracy's standard error, or 0.
-
-    Args:
-        best: the highest value, in [0, 1] for an accuracy.
-        images: that were measured; 0 if unknown.
+    `best`: the highest value, in [0, 1] for an accuracy. `images`: that were measured; 0 if unknown.
     """
     present = measure in ACCURACIES and images and 0 < best < 1  # a mean of rounded weights may exceed 1
     return sqrt(best * (1 - best) / images) if present else 0.0

@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 from .intervals import REPLICATES, means_of_known, times_drawn
 
 AT_ONCE = 100
-UNDECIDED = 0.5
-"""Threshold of a label that no validation image shows."""
+UNDECIDED = 0.5  # threshold of a label that no validation image shows
 
 Array = NDArray[np.float64]
-Labels = NDArray[np.floating] | NDArray[np.bool_]
-"""[N, C], 1 where an image shows a label."""
+Labels = NDArray[np.floating] | NDArray[np.bool_]  # [N, C], 1 where an image shows a label
 
 
 def average_precisions(scores: NDArray[np.floating], truth: Labels) -> Array:

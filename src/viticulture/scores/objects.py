@@ -33,18 +33,12 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Matches:
-    """Detections of one class in one image, by falling score. A: areas, T: thresholds.
-
-    Args:
-        right: [A, T, n] bool, whether it took a true object.
-        apart: [A, T, n] bool, whether it counts for nothing.
-        true: [A] int64, true objects that count.
-    """
+    """Detections of one class in one image, by falling score. A: areas, T: thresholds."""
 
     scores: Array
-    right: NDArray[np.bool_]
-    apart: NDArray[np.bool_]
-    true: NDArray[np.int64]
+    right: NDArray[np.bool_]  # [A, T, n] bool, whether it took a true object
+    apart: NDArray[np.bool_]  # [A, T, n] bool, whether it counts for nothing
+    true: NDArray[np.int64]  # [A] int64, true objects that count
 
 
 def box_overlaps(detected: Array, true: Array, crowd: NDArray[np.bool_] | bool = False) -> Array:
@@ -124,33 +118,22 @@ def _match(
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """Detections of one class in all images, by falling score.
-
-    Args:
-        images: [n] int64, the image of each.
-        right: [A, T, n] bool, counting ones alone.
-        true: [N, A] int64, true objects that count, of each image.
-    """
+    """Detections of one class in all images, by falling score."""
 
     scores: Array
-    images: NDArray[np.int64]
-    right: NDArray[np.bool_]
+    images: NDArray[np.int64]  # [n] int64, the image of each
+    right: NDArray[np.bool_]  # [A, T, n] bool, counting ones alone
     wrong: NDArray[np.bool_]
-    true: NDArray[np.int64]
+    true: NDArray[np.int64]  # [N, A] int64, true objects that count, of each image
 
 
 @dataclass(frozen=True, eq=False)
 class Strays:
-    """Detections of one class in images without a true object of it: as a rule most of all, hence evaluated at once.
+    """Detections of one class in images without a true object of it: as a rule most of all, hence evaluated at once."""
 
-    Args:
-        images: [n] int64, the image of each; at most `MOST` of one image.
-        areas: [n], pixels.
-    """
-
-    images: NDArray[np.int64]
+    images: NDArray[np.int64]  # [n] int64, the image of each; at most `MOST` of one image
     scores: Array
-    areas: Array
+    areas: Array  # [n], pixels
 
 
 def ranked(matches: Mapping[int, Matches], images: int, strays: Strays | None = None) -> Ranked:
@@ -171,10 +154,8 @@ def ranked(matches: Mapping[int, Matches], images: int, strays: Strays | None = 
 
 
 def precision(ranks: Ranked, weights: Array | None = None, areas: slice = slice(None)) -> Array:
-    """Precision at each of the recalls, [A, T, 101]; NaN for areas without true objects.
-
-    Args:
-        weights: [N] how often each image counts; None for once.
+    """Precision at each of the recalls, [A, T, 101]; NaN for areas without true objects. `weights`: [N] how often each
+    image counts; None for once.
     """
     often = np.ones(len(ranks.true)) if weights is None else weights
     each, true = often[ranks.images], often @ ranks.true[:, areas]

@@ -13,8 +13,7 @@ from .intervals import means_of_known, times_drawn
 UNLABELED = 255
 """A true class that is none, of however many classes: `data.annotations.UNLABELED`, which scores do not know."""
 
-Counts = NDArray[np.int64]
-"""[..., C, C] pixels by true class (row) and said class (column)."""
+Counts = NDArray[np.int64]  # [..., C, C] pixels by true class (row) and said class (column)
 
 
 def confusion(predicted: NDArray[np.integer], true: NDArray[np.integer], classes: int) -> Counts:

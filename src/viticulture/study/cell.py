@@ -30,8 +30,7 @@ from .folder import StudyFolder
 from .grid import Candidate, Cell, digest
 from .plan import StudyPlan
 
-SPLITS = {"train": "training", "val": "validation", "test": "test"}
-"""Splits, and the names of their images in messages."""
+SPLITS = {"train": "training", "val": "validation", "test": "test"}  # splits, and the names of their images in messages
 
 
 def check_splits(study: StudyFolder, data: str, splits: dict[str, list[str]]) -> None:
@@ -80,10 +79,7 @@ def held_out_digest(splits: dict[str, list[str]]) -> str:
 
 
 def train_cell(study: StudyFolder, cell: Cell, plan: StudyPlan) -> None:
-    """Begin a cell that this process has claimed, or resume it exactly where it stopped, and finish it.
-
-    Raises: whatever stops the training; its checkpoint remains.
-    """
+    """Begin a cell that this process has claimed, or resume it exactly where it stopped, and finish it."""
     session = _session(study, cell, plan)
     try:
         _check_images(study, cell, plan, session)

@@ -23,8 +23,7 @@ from .outcomes import Outcomes
 from .plan import StudyPlan
 from .work import Worker
 
-MARGIN = 2.0
-"""Factor of a SLURM task's time limit over its estimate; machines differ."""
+MARGIN = 2.0  # factor of a SLURM task's time limit over its estimate; machines differ
 RETRIES = 3
 POLL_SECONDS = 5.0  # between two checks of which Ray tasks have finished
 
@@ -75,11 +74,7 @@ def _seconds(study: StudyFolder, plan: StudyPlan, cell: Cell) -> float | None:
 
 
 def run_on_ray(study: StudyFolder, address: str, log: Callable[[str], None]) -> None:
-    """Submit every cell, rung after rung, and wait.
-
-    Args:
-        address: of the cluster; `local` starts one on this machine.
-
+    """Submit every cell, rung after rung, and wait. `address`: of the cluster; `local` starts one on this machine.
     Raises: UserError where ray is not installed or the cluster cannot be reached.
     """
     try:

@@ -46,19 +46,15 @@ Number = TypeVar("Number", bound=np.generic)
 
 @dataclass(frozen=True)
 class RankingEntry:
-    """One candidate on one training subset, over its finished seeds.
-
-    Args:
-        test: accuracy (or another measure) on test images (validation images, where there is no test split), in [0, 1].
-        versus_baseline: its difference to the baseline; None for the baseline, without common seeds, and by another
-            measure.
-    """
+    """One candidate on one training subset, over its finished seeds."""
 
     candidate: Candidate
     subset: Subset
     outcomes: tuple[Outcome, ...]
+    # Accuracy (or another measure) on test images (validation images, where there is no test split), in [0, 1].
     test: Estimate
     val: Estimate | None
+    # Its difference to the baseline; None for the baseline, without common seeds, and by another measure.
     versus_baseline: Difference | None
 
     def mean(self, column: str) -> float | None:
@@ -79,25 +75,20 @@ class RankingEntry:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of a comparison on one data set and one subset of it.
-
-    Args:
-        ranking: best first, by validation where every entry has it.
-        rivals: candidate -> the leader's difference to it, at the level of this analysis; the closest first.
-        reference: the leader's difference to the best network that is no ViT, with its name; None without.
-        incomplete: candidate -> why its result is not known: its trainings failed, or are not finished.
-    """
+    """The result of a comparison on one data set and one subset of it."""
 
     data: str
     subset: Subset
-    ranking: tuple[RankingEntry, ...]
+    ranking: tuple[RankingEntry, ...]  # best first, by validation where every entry has it
     ranked_by: str
     leader: RankingEntry
+    # Candidate -> the leader's difference to it, at the level of this analysis; the closest first.
     rivals: dict[str, Difference]
+    # The leader's difference to the best network that is no ViT, with its name; None without.
     reference: tuple[str, Difference] | None
     has_winner: bool
     level: float
-    incomplete: dict[str, str]
+    incomplete: dict[str, str]  # candidate -> why its result is not known: its trainings failed, or are not finished
 
     @property
     def key(self) -> str:
@@ -106,7 +97,6 @@ class Comparison:
 
     @property
     def measure(self) -> Measure:
-        """The measure that candidates are compared by."""
         return measure(self.measured)
 
     @property

@@ -6,9 +6,9 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..config.keys import flat
+from ..config.keys import FINE_TUNE, flat
 from ..config.references import from_anywhere
-from ..config.start import load_started
+from ..config.start import LARGEST_SIDE, load_started
 from ..data.open import open_source
 from ..errors import UserError, counted, unknown
 from ..training.data import default_recipe
@@ -16,13 +16,7 @@ from .grid import CONDITIONS, Candidate, Grid, of_recipes
 from .paper_tables import read_table
 from .terms import AUTO, Subsets, Terms
 
-SEEDS = 3
-"""Default of a study without folds."""
-
-FINE_TUNED = "finetune/photos"
-"""Recipe of the candidate that starts from the network that `--init` names; the default ones start from scratch."""
-FINE_TUNED_SIDE = 128
-"""Largest images of that candidate, pixels: a CPU fine-tunes few of more in the time of the others."""
+SEEDS = 3  # default of a study without folds
 
 
 def grid_of_recipes(
@@ -75,12 +69,12 @@ def default_candidates(data: str) -> tuple[Candidate, ...]:
 
 def _pre_trained(source: str, overrides: Mapping[str, Any]) -> Candidate:
     """Return the candidate that fine-tunes a trained network, with its architecture, colors and image size."""
-    config = load_started(FINE_TUNED, {**overrides, "student.init": source})
+    config = load_started(FINE_TUNE, {**overrides, "student.init": source})
     values = flat(config.values)
     brought = {key: values[key] for key, by in config.changes.items() if by == "init"}
     if isinstance(side := brought.get("images.image_size"), int):
-        brought["images.image_size"] = min(side, FINE_TUNED_SIDE)
-    return Candidate("pre-trained", FINE_TUNED, {"student.init": source, **brought})
+        brought["images.image_size"] = min(side, LARGEST_SIDE)
+    return Candidate("pre-trained", FINE_TUNE, {"student.init": source, **brought})
 
 
 def _with_weights(candidates: tuple[Candidate, ...], weights: Mapping[str, str]) -> tuple[Candidate, ...]:

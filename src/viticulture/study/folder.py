@@ -39,8 +39,7 @@ from ..user_code import check_data, keep_known_code, of_a_file
 from ..version import VERSION, same_release
 from .grid import Candidate, Cell, Grid, digest
 
-FORMAT = 3
-"""Version of the folder's layout; raised when it changes."""
+FORMAT = 3  # version of the folder's layout; raised when it changes
 FACTS: dict[str, Any] = {  # keys of study.json; those with a question mark may be missing
     "format": int,
     "version": str,
@@ -60,11 +59,7 @@ FACTS: dict[str, Any] = {  # keys of study.json; those with a question mark may 
 
 
 class StudyFolder:
-    """The folder of one study.
-
-    Args:
-        data: where the images are now; by default where they were.
-    """
+    """The folder of one study. `data`: where the images are now; by default where they were."""
 
     def __init__(self, path: str | Path, grid: Grid, data: str = "") -> None:
         self.path, self.grid, self.data = Path(path), grid, data
@@ -257,7 +252,6 @@ class StudyFolder:
         return path
 
     def recipe(self, candidate: Candidate) -> Config:
-        """Load the recipe that all cells of a candidate start from."""
         return saved_config(candidate.recipe, self.recipe_file(candidate), self.path)
 
     def run(self, cell: Cell) -> RunFolder:
@@ -322,7 +316,6 @@ class StudyFolder:
                 path.write_text("", encoding="utf-8")  # if this process dies later, it is not because of this cell
 
     def clear(self, cell: Cell) -> None:
-        """Remove a cell's run folder."""
         shutil.rmtree(self.run(cell).path, ignore_errors=True)
 
     def write(self, name: str, content: str | dict[str, Any]) -> Path:

@@ -84,19 +84,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Cell:
-    """One training of a study: a candidate, on a subset, from a seed, in a rung of halving.
-
-    Args:
-        rung: of the study, 0-based; the last one is the full length.
-        fold: recipe keys that hold out the fold; empty without folds.
-    """
+    """One training of a study: a candidate, on a subset, from a seed, in a rung of halving."""
 
     candidate: Candidate
     subset: Subset
     seed: int
-    rung: int
+    rung: int  # of the study, 0-based; the last one is the full length
     name: str
-    fold: dict[str, Any] = field(default_factory=dict)
+    fold: dict[str, Any] = field(default_factory=dict)  # recipe keys that hold out the fold; empty without folds
 
     @property
     def unit(self) -> str:
@@ -173,7 +168,6 @@ class Grid:
 
     @property
     def baseline(self) -> Candidate:
-        """The candidate that the others are compared with."""
         return self.candidates[0]
 
     @property

@@ -21,19 +21,14 @@ from .terms import Subset
 
 @dataclass(frozen=True)
 class Decision:
-    """The candidates that one rung of halving keeps, on one training subset.
+    """The candidates that one rung of halving keeps, on one training subset."""
 
-    Args:
-        rung: 0-based.
-        scores: candidate -> mean accuracy of the rung, in [0, 1], best first; None where every cell failed.
-        by: the images that decided: validation, or test where there are no validation images.
-    """
-
-    rung: int
+    rung: int  # 0-based
     subset: Subset
+    # Candidate -> mean accuracy of the rung, in [0, 1], best first; None where every cell failed.
     scores: dict[str, float | None]
     kept: tuple[str, ...]
-    by: str
+    by: str  # the images that decided: validation, or test where there are no validation images
     measure: Measure
 
     @property

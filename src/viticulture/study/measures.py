@@ -9,23 +9,17 @@ from .statistics import Difference, Estimate
 
 @dataclass(frozen=True)
 class Measure:
-    """A measure of which 1 is the best value.
-
-    Args:
-        of: the number in "reaches an AP of 30 %"; "" for the fraction of images that are classified correctly.
-        curves: names of these logs; the first that exists counts.
-        images: the interval over images that is known besides Student's over seeds, with a place for the split; ""
-            without one: draws of images are saved only of the main measure of each task.
-        share: whether it lies in [0, 1] and is written in percent.
-    """
+    """A measure of which 1 is the best value."""
 
     title: str
     word: str
-    of: str
+    of: str  # the number in "reaches an AP of 30 %"; "" for the fraction of images that are classified correctly
     curve: str
-    curves: tuple[str, ...]
+    curves: tuple[str, ...]  # names of these logs; the first that exists counts
+    # The interval over images that is known besides Student's over seeds, with a place for the split; "" without one:
+    # draws of images are saved only of the main measure of each task.
     images: str
-    share: bool = True
+    share: bool = True  # whether it lies in [0, 1] and is written in percent
 
     @property
     def factor(self) -> int:

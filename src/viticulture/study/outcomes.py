@@ -21,7 +21,17 @@ from ..training.run_folder import RunFolder
 from .folder import StudyFolder
 from .grid import Cell
 
-NUMBERS = ("train_images", "test_images", "test_accuracy", "val_accuracy", "epochs", "seconds", "parameters", "macs")
+NUMBERS = (
+    "train_images",
+    "test_images",
+    "test_accuracy",
+    "val_accuracy",
+    "epochs",
+    "seconds",
+    "core_seconds",
+    "parameters",
+    "macs",
+)
 """Columns of a row that charts and tables calculate with."""
 
 NUMBERS_OF_PREDICTIONS = ("images", "balanced_accuracy", "macro_f1", "nll", "calibration_error")
@@ -30,22 +40,17 @@ NUMBERS_OF_PREDICTIONS = ("images", "balanced_accuracy", "macro_f1", "nll", "cal
 
 @dataclass(frozen=True)
 class Outcome:
-    """One cell, trained or not; unknown values are None.
-
-    Args:
-        test: result on test images, in [0, 1], by the weights that count; of the measure `measured`.
-        numbers: further measures of the evaluation that counts: images, balanced_accuracy, macro_f1, nll,
-            calibration_error.
-        measured: accuracy, another task's main measure, or the measure of a table's row, see `other_measure`.
-    """
+    """One cell, trained or not; unknown values are None."""
 
     cell: Cell
     status: str
     error: str = ""
-    test: float | None = None
+    test: float | None = None  # result on test images, in [0, 1], by the weights that count; of the measure `measured`
     val: float | None = None
+    # Further measures of the evaluation that counts: images, balanced_accuracy, macro_f1, nll, calibration_error.
     numbers: dict[str, float] | None = None
     metadata: dict[str, Any] | None = None
+    # Accuracy, another task's main measure, or the measure of a table's row, see `other_measure`.
     measured: str = "accuracy"
 
     @property
@@ -77,6 +82,7 @@ class Outcome:
             "batch_size": metadata.get("batch_size"),
             "steps": steps,
             "seconds": seconds,
+            "core_seconds": metadata.get("core_seconds"),
             "images_per_second": steps * metadata["batch_size"] / seconds if steps and seconds else None,
             "parameters": student.get("parameters"),
             "macs": student["macs"] * metadata.get("views", 1) if student.get("macs") else None,

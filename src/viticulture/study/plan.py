@@ -29,40 +29,30 @@ from .grid import Candidate, Cell, Grid
 from .step_times import StepTimes
 from .terms import AUTO, Subset, duration
 
-START = 1.0
-"""Seconds that a cell takes besides its epochs and its evaluation, apart from a process's start."""
+START = 1.0  # seconds that a cell takes besides its epochs and its evaluation, apart from a process's start
 
-LARGER_EPOCHS = 60
-"""Images are larger only where a budget allows this number of epochs with them, or the full length."""
+LARGER_EPOCHS = 60  # images are larger only where a budget allows this number of epochs with them, or the full length
 
-MIN_RANKING_STEPS = 300
-"""Optimizer steps below which every method is still near chance."""
+MIN_RANKING_STEPS = 300  # optimizer steps below which every method is still near chance
 
-IMAGE_SIZE, EVAL_VIEWS = "images.image_size", "images.eval_views"
-"""Recipe keys that a budget may choose for all."""
+IMAGE_SIZE, EVAL_VIEWS = "images.image_size", "images.eval_views"  # recipe keys that a budget may choose for all
 
-Key = tuple[str, str]
-"""Names of a candidate and a subset."""
+Key = tuple[str, str]  # names of a candidate and a subset
 
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """Epochs of every candidate on every training subset.
-
-    Args:
-        warmups: warm-up epochs of the recipe; None where it follows the length by itself.
-        scale: fraction of the full length that the budget leaves.
-        image_keys: recipe keys of image size and test-time augmentation that the budget chose for all candidates.
-        fixed_keys: candidates added later, or of trained networks -> those of these keys that they set.
-    """
+    """Epochs of every candidate on every training subset."""
 
     epochs: dict[Key, int]
     step_times: dict[Key, StepTimes]
     recipe_epochs: dict[str, int]
-    warmups: dict[str, float | None]
-    scale: float = 1.0
+    warmups: dict[str, float | None]  # warm-up epochs of the recipe; None where it follows the length by itself
+    scale: float = 1.0  # fraction of the full length that the budget leaves
     budget: str = ""
+    # Recipe keys of image size and test-time augmentation that the budget chose for all candidates.
     image_keys: dict[str, Any] = field(default_factory=dict)
+    # Candidates added later, or of trained networks -> those of these keys that they set.
     fixed_keys: dict[str, list[str]] = field(default_factory=dict)
     max_epochs: int = 0
 
@@ -115,7 +105,6 @@ class StudyPlan:
         return self.min_steps is None or self.min_steps >= MIN_RANKING_STEPS
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan for JSON."""
         epochs = [[*key, epochs] for key, epochs in self.epochs.items()]
         return {
             **vars(self),
@@ -242,10 +231,7 @@ def check_budget(grid: Grid, plan: StudyPlan, workers: int = 1) -> None:
 
 
 def most_expensive(choices: Sequence[dict[str, Any]], planned: Callable[[dict[str, Any]], StudyPlan]) -> StudyPlan:
-    """Return the plan of the most expensive image keys that a budget affords; of the cheapest if it affords no other.
-
-    Raises: UserError if even the cheapest exceeds the budget.
-    """
+    """Return the plan of the most expensive image keys that a budget affords; of the cheapest if it affords none."""
     plan = planned(choices[0])
     for keys in choices[1:]:
         if not plan.allows_larger_images:

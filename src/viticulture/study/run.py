@@ -16,10 +16,11 @@ from ..data.image_settings import usual_sizes
 from ..data.sources.source import Source
 from ..data.statistics import sample_sizes
 from ..disk import sweep
-from ..errors import UserError
+from ..errors import UserError, counted
 from ..models.weights.files import save
 from ..training.assemble import data_spec_of, student_of
 from ..training.data import load_dataset, open_for
+from ..waiting import waiting
 from .cell import data_of, held_out_digest
 from .clusters import run_on_ray, write_script
 from .folder import StudyFolder
@@ -102,7 +103,9 @@ def _plan_study(study: StudyFolder, workers: int, log: Log) -> StudyPlan:
             name: config.changed({k: v for k, v in keys.items() if k not in fixed_keys.get(name, ())}, by="study")
             for name, config in recipes.items()
         }
-        with threads_of_one(workers):
+        size = f" at {keys[IMAGE_SIZE]} px" if IMAGE_SIZE in keys else ""
+        trained = f"{counted(len(grid.candidates), 'recipe')}{size}"
+        with waiting(f"measuring a few steps of {trained}, to plan the study"), threads_of_one(workers):
             step_times = _measure(study, chosen, previous.step_times if previous else {}, log)
         plan = make_plan(grid, recipe_epochs, warmups, step_times, workers, previous)
         return replace(plan, image_keys=keys, fixed_keys=fixed_keys)

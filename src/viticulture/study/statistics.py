@@ -11,26 +11,20 @@ from numpy.typing import NDArray
 from scipy import stats
 
 LEVEL = 0.95
-SPENT = 0.75
-"""Fraction of what is left of 1 - `LEVEL` that each interim analysis of a growing study spends."""
+SPENT = 0.75  # fraction of what is left of 1 - `LEVEL` that each interim analysis of a growing study spends
 POWER = 0.8
 RESAMPLES = 4000
 MAX_SEEDS = 1000
-MIN_SEEDS_OF_SUMS = 3
-"""Seeds from which the excess of a sum is separated from chance."""
+MIN_SEEDS_OF_SUMS = 3  # seeds from which the excess of a sum is separated from chance
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds.
-
-    Args:
-        sd: sample standard deviation, over n - 1; None for a single seed.
-    """
+    """A mean over seeds."""
 
     values: tuple[float, ...]
     mean: float
-    sd: float | None
+    sd: float | None  # sample standard deviation, over n - 1; None for a single seed
     low: float | None
     high: float | None
 
@@ -124,14 +118,11 @@ def next_level(level: float) -> float:
 
 @dataclass(frozen=True)
 class Difference:
-    """Paired difference of two methods, over seeds that both were trained from, or over folds.
-
-    Args:
-        over_images: the same mean with the bootstrap's interval over seeds and test images; None where predictions of
-            single images are not known.
-    """
+    """Paired difference of two methods, over seeds that both were trained from, or over folds."""
 
     over_seeds: Estimate
+    # The same mean with the bootstrap's interval over seeds and test images; None where predictions of single images
+    # are not known.
     over_images: Estimate | None
     floor: float
     overlap: float

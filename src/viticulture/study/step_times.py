@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from ..config.resolve import Config
-from ..data.batches.batch import Batch
+from ..data.batches.targets import Batch
 from ..data.dataset import Dataset
 from ..data.image_set import Images
 from ..errors import UserError
@@ -30,11 +30,9 @@ from ..training.session import Session, of_images
 
 MAX_SECONDS = 1.5
 MAX_STEPS = 8
-MIN_STEPS = 4
-"""The first step includes one-time work, and of three others one may be an outlier."""
+MIN_STEPS = 4  # the first step includes one-time work, and of three others one may be an outlier
 MAX_IMAGES = 64
-EPOCH = 0.03
-"""Seconds of the engine at an epoch's beginning and end, two CPU cores."""
+EPOCH = 0.03  # seconds of the engine at an epoch's beginning and end, two CPU cores
 BARE = {
     **{"train.validate": "none", "train.best_by": None, "train.stop_when_perfect": None},
     **{"student.head": None, "engine.replay_gb": None, "engine.logger": "none"},
@@ -45,29 +43,22 @@ before the first step; cached predictions of teachers; loggers."""
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of the parts of a training, without its start.
-
-    Args:
-        inference: of a validation image, without gradients.
-        held_out_images: predictions at the end, for each saved set of weights; test-time augmentation counts each view.
-        evaluation: of a held-out image at the end, in float32 (for objects and pixels in the original's size, with
-            their scores); None if it equals `inference`.
-        weight_sets: saved sets of weights: the best, the last and, where there is one, their moving average.
-        probed_images: images whose features train the head before the first step.
-        once: besides these, such as a teacher's predictions for fixed views.
-    """
+    """Seconds of the parts of a training, without its start."""
 
     step: float
     steps: int
-    inference: float
+    inference: float  # of a validation image, without gradients
     val_images: int
+    # Predictions at the end, for each saved set of weights; test-time augmentation counts each view.
     held_out_images: int
     checkpoint: float = 0.0
     validate_every: int = 1
+    # Of a held-out image at the end, in float32 (for objects and pixels in the original's size, with their scores);
+    # None if it equals `inference`.
     evaluation: float | None = None
-    weight_sets: int = 2
-    probed_images: int = 0
-    once: float = 0.0
+    weight_sets: int = 2  # saved sets of weights: the best, the last and, where there is one, their moving average
+    probed_images: int = 0  # images whose features train the head before the first step
+    once: float = 0.0  # besides these, such as a teacher's predictions for fixed views
 
     @property
     def learning(self) -> float:
@@ -119,11 +110,8 @@ def measure_step_times(
     now: Callable[[], float] = time.perf_counter,
     patience: float = 1.0,
 ) -> StepTimes:
-    """Begin an ordinary training, end it after a few steps, and remove its files.
-
-    Args:
-        now: a clock; `time.process_time` counts the time of the processors.
-        patience: factor on `MAX_STEPS` and `MAX_SECONDS`.
+    """Begin an ordinary training, end it after a few steps, and remove its files. `now`: a clock; `time.process_time`
+    counts the time of the processors. `patience`: factor on `MAX_STEPS` and `MAX_SECONDS`.
     """
     if config.method_class.closed_form:
         raise UserError(

@@ -11,11 +11,9 @@ from typing import Any, Literal
 from ..errors import UserError, shortened
 from ..keywords import check_fields
 
-AUTO = "auto"
-"""A budget that is chosen when step times are known."""
+AUTO = "auto"  # a budget that is chosen when step times are known
 
-CHOICES = ("1h", "2h", "4h", "1night")
-"""Values of `AUTO`: the shortest that allows a ranking."""
+CHOICES = ("1h", "2h", "4h", "1night")  # values of `AUTO`: the shortest that allows a ranking
 
 UNITS = {"": 60.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "night": 36000.0, "d": 86400.0}
 

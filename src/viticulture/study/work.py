@@ -17,11 +17,7 @@ POLL_SECONDS = 1.0
 
 
 class Worker:
-    """One process that trains cells of a study.
-
-    Args:
-        skip: names of cells to leave alone, because they end their process.
-    """
+    """One process that trains cells of a study. `skip`: names of cells to leave alone, as they end their process."""
 
     def __init__(self, study: StudyFolder, log: Callable[[str], None], skip: Iterable[str] = ()) -> None:
         self.study, self.log = study, log

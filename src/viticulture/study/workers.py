@@ -26,8 +26,7 @@ from .grid import Cell
 from .halving import every_cell
 from .work import Worker
 
-LIVES = 3
-"""Times that a cell may end its process before it counts as failed."""
+LIVES = 3  # times that a cell may end its process before it counts as failed
 
 
 def run_workers(study: StudyFolder, workers: int, log: Callable[[str], None], skip: Sequence[str] = ()) -> None:

@@ -4,6 +4,7 @@
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,20 +23,22 @@ from ..data.dataset import Dataset
 from ..data.image_set import CachedImages, Images, Records
 from ..data.images.decode import DECODED, DecodedImage, Unreadable
 from ..data.images.format import displayed
+from ..data.images.video import check_video, is_clip, writing_clip
 from ..data.open import open_source
 from ..data.sources.source import Source
 from ..data.target_checks import counts as counts_of
 from ..data.targets.objects import Annotations
 from ..data.transforms.resample import resize_to_square
 from ..disk import replacing
-from ..errors import UserError, received
+from ..errors import UserError, counted, received
 from ..evaluation.inputs import ImageInput, Item, decoded
 from ..evaluation.model import device_for
 from ..evaluation.saved import name_of, of_each
 from ..methods.method import Method
 from ..models.data_spec import DataSpec
 from ..models.detection.networks import load_network
-from ..models.weights.files import FILES, read_config, save
+from ..models.weights.checksum import FILES
+from ..models.weights.files import read_config, save
 from ..outputs import check_out, write_out
 from ..text import log, readable, shell_word
 from ..training.progress import showing
@@ -44,9 +47,10 @@ from ..training.run_inputs import config_of
 from .drawing import Picture, color_of
 from .image_task import trained_on
 from .results import FOUND, Evaluated, OtherImages, Results, save_results
-from .task import ENDINGS, Exported, Predictor, Task, check_readable, items_of
+from .task import ENDINGS, Exported, Frames, Predictor, Task, check_readable, items_of
 
 BATCH = 16
+CLIP = ".mp4"
 MAX_IMAGES = 12  # on a page
 MAX_PICTURE_SIDE = 2 * MAX_SIDE
 
@@ -67,8 +71,7 @@ def model_of(run: RunFolder, weights: str = "") -> AnnotatedModel:
     return AnnotatedModel(network.to(device), data_spec, device)
 
 
-Found = tuple[Any, list[Any]]
-"""The numbers of a split, and the entry of each image in predictions.json."""
+Found = tuple[Any, list[Any]]  # the numbers of a split, and the entry of each image in predictions.json
 
 
 class AnnotatedTask(Task):
@@ -91,11 +94,8 @@ class AnnotatedTask(Task):
         baseline: Any = None,
         threshold: float | None = None,
     ) -> Found:
-        """Evaluate a network on images.
-
-        Args:
-            baseline: of `baseline`; None leaves it out.
-            threshold: score from which boxes count; None takes the best of these images.
+        """Evaluate a network on images. `baseline`: of `baseline`; None leaves it out. `threshold`: score from which
+        boxes count; None takes the best of these images.
         """
 
     @abstractmethod
@@ -198,27 +198,36 @@ class AnnotatedTask(Task):
             raise UserError(f"{self.run.path} {self.does} and ranks no classes; leave top out")
         return AnnotatedPredictor(self, weights)
 
-    def predict(self, images: Sequence[ImageInput], weights: str = "", top: int = 1, out: str = "") -> list[Any]:
-        """Predict as `Task`; `out` may also be a folder of pictures: NUMBER-NAME.png each."""
+    def predict(
+        self, images: Sequence[ImageInput], weights: str = "", top: int = 1, out: str = "", every: float = 1.0
+    ) -> list[Any]:
+        """Predict as `Task`; `out` may also be a folder of pictures, NUMBER-NAME.png each, or of a clip an .mp4."""
         predictor, ending = self.predictor(weights, top), Path(out).suffix.lower()
-        if ending in ENDINGS:
-            check_out(out, *ENDINGS)
+        if ending in (*ENDINGS, CLIP):
+            check_out(out, *ENDINGS, CLIP)
         elif out and (ending or Path(out).is_file()):
-            raise UserError(f"--out must be a .json or .csv file or a folder of pictures, got {out}")
+            raise UserError(
+                f"--out must be a .json or .csv file, an {CLIP} of one clip or a folder of pictures, got {out}"
+            )
         listed, images = self.listed(images, predictor.data_spec.classes, out)
-        items, pictures = items_of(images), bool(out) and not ending
-        predictions: list[Any] = []
-        for number, (prediction, picture) in enumerate(predictor.predict(items, longest=None if pictures else 0), 1):
-            predictions.append(prediction)
-            if picture is not None:
-                self.draw(Path(out), f"{number:04}-{Path(prediction.name).stem}", prediction, picture)
-        check_readable(predictions)
+        items, drawn = items_of(images), bool(out) and ending not in ENDINGS
+        if ending == CLIP:
+            check_one_clip(items, out)
+        frames, predictions = Frames(items, every), list[Any]()
+        with writing_clip(Path(out)) if ending == CLIP else nullcontext() as add:
+            for number, (prediction, picture) in enumerate(frames.predict(predictor, None if drawn else 0), 1):
+                predictions.append(prediction)
+                if picture is not None and add is not None:
+                    add(picture, frames.times[prediction.name][1])
+                elif picture is not None:
+                    self.draw(Path(out), f"{number:04}-{Path(prediction.name).stem}", prediction, picture)
+            check_readable(predictions)
         if ending == ".json":
             write_out(out, self.json(predictions, listed))
         elif ending == ".csv":
-            write_out(out, self.prediction.csv(predictions, predictor.data_spec.classes))
+            write_out(out, frames.csv(self.prediction.csv(predictions, predictor.data_spec.classes)))
         elif out:
-            log(f"written  pictures into {out}")
+            log(f"written  {out}" if ending else f"written  pictures into {out}")
         return predictions
 
     def listed(
@@ -228,7 +237,6 @@ class AnnotatedTask(Task):
         return None, images
 
     def json(self, predictions: Sequence[Any], listed: Any) -> str:
-        """Predictions as JSON text."""
         return json.dumps([prediction.row() for prediction in predictions], indent=1) + "\n"
 
     def draw(self, folder: Path, stem: str, prediction: Any, picture: Picture) -> None:
@@ -253,6 +261,17 @@ class AnnotatedTask(Task):
     def final_evaluation(cls, method: Method, images: Images, annotations: Any) -> Callable[[], object]:
         model = AnnotatedModel(method.student, method.data_spec, next(method.parameters()).device)
         return lambda: cls.evaluate_images(model, images, annotations.first(len(images)))
+
+
+def check_one_clip(items: Sequence[Item], out: str) -> None:
+    """Raises: UserError unless the images are one clip, which is another file than the output."""
+    if len(items) != 1 or not is_clip(items[0][0]):
+        raise UserError(
+            f"{out} would show one clip, got {counted(len(items), 'image')}; name one clip, or another --out"
+        )
+    if Path(out).resolve() == Path(items[0][0]).resolve():
+        raise UserError(f"{out} is the clip itself; choose another --out")
+    check_video()
 
 
 class AnnotatedPredictor(Predictor):

@@ -27,12 +27,7 @@ from ..scores.calibration import MIN_IMAGES, fit_temperature
 from ..table import MAX_ROWS, Cell, Column, Table, percent, unread
 from ..text import log
 from ..training.run_inputs import config_of
-from .classification_metrics import (
-    ClassificationResult,
-    evaluate_predictions,
-    most_confident_mistakes,
-    without_copies,
-)
+from .classification_metrics import ClassificationResult, evaluate_predictions, most_confident_mistakes, without_copies
 from .classification_page import classification_page, copies_sentence, per_class, summary
 from .figures import LineChart, TaskPage, TaskSection
 from .image_task import ImageTask
@@ -44,23 +39,18 @@ MISTAKES = 24
 
 @dataclass(frozen=True)
 class ClassPrediction(Prediction):
-    """The class of one image.
+    """The class of one image."""
 
-    Args:
-        name: the file; bytes of its name that are no text as Python escapes.
-        label: the most probable class; empty if the image could not be read.
-        known: whether the image is like the training images; None where that was not measured.
-        similarity: to the training images (models/similarity.py); None where it was not measured.
-        top: the most probable classes and their probabilities, as many as requested.
-    """
-
-    name: str
-    label: str
+    name: str  # the file; bytes of its name that are no text as Python escapes
+    label: str  # the most probable class; empty if the image could not be read
     probability: float
     probabilities: dict[str, float] = field(repr=False)
     error: str = ""
+    # The most probable classes and their probabilities, as many as requested.
     top: tuple[tuple[str, float], ...] = field(default=(), repr=False)
+    # Whether the image is like the training images; None where that was not measured.
     known: bool | None = field(default=None, repr=False)
+    # To the training images (models/similarity.py); None where it was not measured.
     similarity: float | None = field(default=None, repr=False)
 
     @staticmethod
@@ -68,11 +58,8 @@ class ClassPrediction(Prediction):
         places = range(1, max((len(each.top) for each in predictions), default=1))
         columns = [Column("name"), Column("label"), Column("probability", "percent")]
         measured = any(each.known is not None for each in predictions)
-        columns += [
-            *(Column(f"label {k + 1}") for k in places),
-            *[Column("known")] * measured,
-            Column("error", "prose"),
-        ]
+        columns += [Column(f"label {k + 1}") for k in places]
+        columns += [*[Column("known")] * measured, Column("error", "prose")]
         rows: list[list[Cell]] = []
         for each in predictions:
             more = [f"{name} {percent(share)}" for name, share in each.top[1:]] or [""] * len(places)
@@ -85,20 +72,15 @@ class ClassPrediction(Prediction):
         """A row an image, a column a class."""
         classes = classes or next((list(each.probabilities) for each in predictions if each.probabilities), [])
         places = range(1, max((len(each.top) for each in predictions), default=1))
-        first = [
-            "name",
-            "label",
-            "probability",
-            *(f"{word} {k + 1}" for k in places for word in ("label", "probability")),
-            *("known", "similarity"),
-        ]
+        others = [f"{word} {k + 1}" for k in places for word in ("label", "probability")]
+        first = ["name", "label", "probability", *others, "known", "similarity"]
         rows: list[list[object]] = [[*first, *class_columns(classes, [*first, "error"]), "error"]]
         for each in predictions:
-            others = [value for k in places for value in (each.top[k] if each.top else (None, None))]
+            more = [value for k in places for value in (each.top[k] if each.top else (None, None))]
             probabilities = [each.probabilities.get(name) for name in classes]
             probability = each.probability if each.label else None
-            others += [_yes_or_no(each.known), each.similarity]
-            rows.append([each.name, each.label, probability, *others, *probabilities, each.error])
+            more += [_yes_or_no(each.known), each.similarity]
+            rows.append([each.name, each.label, probability, *more, *probabilities, each.error])
         return csv_text(rows)
 
 

@@ -23,19 +23,13 @@ CALIBRATION_BINS = 15
 
 @dataclass(frozen=True)
 class ClassScore:
-    """One class; a number whose denominator is zero is None (no such image, never predicted, or both).
-
-    Args:
-        precision: TP / (TP + FP), in [0, 1].
-        recall: TP / (TP + FN), in [0, 1].
-        f1: 2 TP / (2 TP + FP + FN), in [0, 1].
-    """
+    """One class; a number whose denominator is zero is None (no such image, never predicted, or both)."""
 
     name: str
     support: int
-    precision: float | None
-    recall: float | None
-    f1: float | None
+    precision: float | None  # TP / (TP + FP), in [0, 1]
+    recall: float | None  # TP / (TP + FN), in [0, 1]
+    f1: float | None  # 2 TP / (2 TP + FP + FN), in [0, 1]
 
 
 @dataclass(frozen=True)
@@ -49,13 +43,9 @@ class ReliabilityBin:
 
 @dataclass(frozen=True)
 class WithoutCopies:
-    """Accuracy on the images that have no near-duplicates among the training images.
+    """Accuracy on the images that have no near-duplicates among the training images."""
 
-    Args:
-        copies: how many images have some, and are left out here.
-    """
-
-    copies: int
+    copies: int  # how many images have some, and are left out here
     top1: float | None
     top1_interval: tuple[float, float] | None
 
@@ -72,42 +62,30 @@ class Uncalibrated:
 
 @dataclass(frozen=True, eq=False)
 class ClassificationResult:
-    """The numbers of one set of weights on one split; shares lie in [0, 1].
-
-    Args:
-        top1: share of images whose most probable class is the true one.
-        top1_interval: Wilson's 95 % interval of `top1` over images (not over seeds).
-        k: the k of `topk`, at most the number of classes (where `topk` is 1 by definition).
-        topk: share of images whose true class is among the k most probable.
-        balanced_accuracy: mean recall of the classes that occur among labels.
-        calibration_error: expected calibration error, l1, over equal-width bins of confidence.
-        confusion: [C, C] int64, images by true class (row) and predicted class (column).
-        rule: what makes the predictions: the heads of a student with several, "class token" or "mean of 3 heads", and
-            the number of views of an image where it is not one.
-        calibration_interval: 95 % interval of `calibration_error` over images, by bootstrap.
-        temperature: that divides the logits; 1 where they are not calibrated.
-        uncalibrated: the numbers at temperature 1; None where they are not calibrated.
-        without_copies: accuracy without the images that have near-duplicates among the training images; None where none
-            have, or none are known.
-    """
+    """The numbers of one set of weights on one split; shares lie in [0, 1]."""
 
     images: int
-    top1: float
-    top1_interval: tuple[float, float]
-    k: int
-    topk: float
+    top1: float  # share of images whose most probable class is the true one
+    top1_interval: tuple[float, float]  # Wilson's 95 % interval of `top1` over images (not over seeds)
+    k: int  # the k of `topk`, at most the number of classes (where `topk` is 1 by definition)
+    topk: float  # share of images whose true class is among the k most probable
     macro_f1: float
-    balanced_accuracy: float
+    balanced_accuracy: float  # mean recall of the classes that occur among labels
     nll: float
-    calibration_error: float
+    calibration_error: float  # expected calibration error, l1, over equal-width bins of confidence
     reliability: tuple[ReliabilityBin, ...]
     per_class: tuple[ClassScore, ...]
-    confusion: NDArray[np.int64]
+    confusion: NDArray[np.int64]  # [C, C] int64, images by true class (row) and predicted class (column)
+    # What makes the predictions: the heads of a student with several, "class token" or "mean of 3 heads", and the
+    # number of views of an image where it is not one.
     rule: str = ONE_HEAD
+    # Accuracy without the images that have near-duplicates among the training images; None where none have, or none are
+    # known.
     without_copies: WithoutCopies | None = None
+    # 95 % interval of `calibration_error` over images, by bootstrap.
     calibration_interval: tuple[float, float] | None = None
-    temperature: float = 1.0
-    uncalibrated: Uncalibrated | None = None
+    temperature: float = 1.0  # that divides the logits; 1 where they are not calibrated
+    uncalibrated: Uncalibrated | None = None  # the numbers at temperature 1; None where they are not calibrated
 
     @property
     def score(self) -> float:
@@ -158,10 +136,8 @@ class Mistake:
 
 
 def evaluate_predictions(predictions: Predictions, classes: Sequence[str], k: int = 5) -> ClassificationResult:
-    """Compute the numbers of predictions.
-
-    A tie goes to the class that comes first. Probabilities that underflow to zero count as the smallest
-    normal float32 in the likelihood, so that it stays finite.
+    """Compute the numbers of predictions. A tie goes to the class that comes first. Probabilities that underflow to
+    zero count as the smallest normal float32 in the likelihood, so that it stays finite.
     """
     probabilities, labels, C = predictions.probabilities, predictions.labels, len(classes)
     _check(predictions, C)

@@ -9,19 +9,13 @@ from ..evaluation.model import ONE_HEAD
 from ..scores.calibration import MIN_IMAGES as MIN_FITTED
 from ..scores.confusion import most_confused
 from ..table import Cell, Column, Table, percent
-from .classification_metrics import (
-    ClassificationResult,
-    ReliabilityBin,
-    Uncalibrated,
-    joined,
-)
+from .classification_metrics import ClassificationResult, ReliabilityBin, Uncalibrated, joined
 from .figures import HeatMap, LineChart, Part, Pictures, RowChart, TaskPage, TaskSection
 from .results import Results, named
 from .task import compared
 
 MAX_DRAWN_CLASSES = 250
-MIN_IMAGES = 10
-"""Of a dot of the calibration curve."""
+MIN_IMAGES = 10  # of a dot of the calibration curve
 
 
 def classification_page(
@@ -30,7 +24,6 @@ def classification_page(
     trained_on: Sequence[int] = (),
     mistakes: Sequence[Gallery] = (),
 ) -> TaskPage:
-    """The parts of a page."""
     result, (weights, split) = results.counting, named(results.counts)
     assert result is not None
     low, high = result.top1_interval
@@ -58,7 +51,6 @@ def classification_page(
 
 
 def _calibration(result: ClassificationResult) -> LineChart:
-    """Return the section about calibration."""
     dots, before = joined(result.reliability, MIN_IMAGES), result.uncalibrated
     note = f"On average confidence and accuracy differ by {_error(result)} points (expected calibration error). "
     if before is None:
@@ -166,11 +158,8 @@ def copies_sentence(result: ClassificationResult, split: str) -> str:
 
 def per_class(result: ClassificationResult, trained_on: Sequence[int] = ()) -> Table:
     """Images, precision, recall and F1 of every class, and its training images if known."""
-    columns = [
-        Column("class"),
-        *([Column("training images", "count")] if trained_on else []),
-        Column("images", "count"),
-    ]
+    counted = ["training images", "images"] if trained_on else ["images"]
+    columns = [Column("class"), *(Column(name, "count") for name in counted)]
     columns += [Column(name, "percent") for name in ("precision", "recall", "F1")]
     rows: list[list[Cell]] = [
         [each.name, *trained_on[i : i + 1], each.support, each.precision, each.recall, each.f1]

@@ -54,21 +54,14 @@ STEP = 1e-5  # of scores as they are written
 
 @dataclass(frozen=True, eq=False)
 class DetectionPrediction(Prediction):
-    """Objects in one image.
+    """Objects in one image."""
 
-    Args:
-        name: the file; bytes of its name that are no text as Python escapes.
-        objects: also the uncertain ones; None where the image could not be read.
-        threshold: score from which an object counts and is drawn.
-        size: H and W of the upright image, pixels; zeros where it could not be read.
-    """
-
-    name: str
-    objects: DetectedObjects | None
+    name: str  # the file; bytes of its name that are no text as Python escapes
+    objects: DetectedObjects | None  # also the uncertain ones; None where the image could not be read
     classes: tuple[str, ...]
     error: str = ""
-    threshold: float = 0.0
-    size: tuple[int, int] = (0, 0)
+    threshold: float = 0.0  # score from which an object counts and is drawn
+    size: tuple[int, int] = (0, 0)  # H and W of the upright image, pixels; zeros where it could not be read
 
     def __repr__(self) -> str:
         """Return name and counts, or the error, without arrays."""
@@ -163,7 +156,7 @@ class Detection(AnnotatedTask):
     contents = "objects"
     what = "Classes of objects"
     graph = "viticulture.deploy.onnx.detection.DetectorGraph"
-    json_note = "boxes as COCO has them (left, top, width, height in pixels), the uncertain ones, too"
+    json_note = "boxes in COCO's format (left, top, width, height in pixels), including uncertain ones"
 
     @classmethod
     def evaluate_images(
@@ -268,7 +261,7 @@ class Detection(AnnotatedTask):
             f"Boxes with a score of at least {threshold:.2f}. Blue: correct. Orange: no object, or another class. "
             "Yellow: missed. The worst images come first."
         )
-        return Gallery("Correct, missed and mistaken", groups, note)
+        return Gallery("Correct, missed and wrong boxes", groups, note)
 
     @classmethod
     def tables(cls, results: Results[Any], full: bool = False) -> list[Table]:
@@ -280,11 +273,11 @@ class Detection(AnnotatedTask):
         assert headline is not None
         cells = np.array(result.confusion)
         right, objects, boxes = int(np.trace(cells[:-1, :-1])), int(cells[:-1].sum()), int(cells[:, :-1].sum())
-        others = "".join(f"; {each}" for each in compared(result.baselines))
+        others = ", ".join(compared(result.baselines))
         answer = (
             f"It finds {right:,} of {objects:,} objects in {result.images:,} {headline.split} images; "
             f"{boxes - right:,} of its {boxes:,} boxes are wrong. Its average precision (AP) is {headline.written} "
-            f"(95 % interval {headline.written_interval}){others}."
+            f"(95 % interval {headline.written_interval})." + (f" For comparison: {others}." if others else "")
         )
         sections = [
             TaskSection("Pictures", [Pictures(galleries.get("annotated", ()), MAX_PICTURE_SIDE)]),

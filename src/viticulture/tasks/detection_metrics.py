@@ -33,79 +33,55 @@ HALF = 0.5
 
 @dataclass(frozen=True, eq=False)
 class DetectedObjects:
-    """Objects detected in one image, most certain first.
+    """Objects detected in one image, most certain first."""
 
-    Args:
-        boxes: [n, 4] float32 left, top, right, bottom, pixels of the original.
-        labels: [n] int64.
-        outlines: n masks as run lengths {size, counts}; None without masks.
-    """
-
-    boxes: NDArray[np.float32]
+    boxes: NDArray[np.float32]  # [n, 4] float32 left, top, right, bottom, pixels of the original
     scores: NDArray[np.float32]
-    labels: NDArray[np.int64]
-    outlines: list[dict[str, object]] | None = None
+    labels: NDArray[np.int64]  # [n] int64
+    outlines: list[dict[str, object]] | None = None  # n masks as run lengths {size, counts}; None without masks
 
 
 @dataclass(frozen=True)
 class ClassPrecision:
-    """One class; numbers without true objects are None.
-
-    Args:
-        ap: mean over overlaps of 0.5 to 0.95, in [0, 1].
-        ap50: at an overlap of 0.5.
-        recall: share of its objects found among all detections, mean over the overlaps.
-        curve: precision at an overlap of 0.5 at recalls of 0, 0.01, ..., 1.
-    """
+    """One class; numbers without true objects are None."""
 
     name: str
     objects: int
-    ap: float | None
-    ap50: float | None
-    recall: float | None
-    curve: tuple[float, ...] | None
+    ap: float | None  # mean over overlaps of 0.5 to 0.95, in [0, 1]
+    ap50: float | None  # at an overlap of 0.5
+    recall: float | None  # share of its objects found among all detections, mean over the overlaps
+    curve: tuple[float, ...] | None  # precision at an overlap of 0.5 at recalls of 0, 0.01, ..., 1
 
 
 @dataclass(frozen=True)
 class Precisions:
-    """Average precision of boxes, or of masks; in [0, 1], None where there are no such objects.
+    """Average precision of boxes, or of masks; in [0, 1], None where there are no such objects."""
 
-    Args:
-        ap: COCO's: mean over classes and overlaps of 0.5 to 0.95.
-        ap50: at an overlap of 0.5.
-        interval: 95 % interval of `ap` over images (not over seeds), by bootstrap.
-        by_size: "small" (up to 32x32 pixels), "medium" (up to 96x96), "large" -> AP of such objects.
-        by_overlap: AP at overlaps of 0.5, 0.55, ..., 0.95.
-        resampled: `ap` over images drawn with replacement, by which two networks are compared on the same images.
-    """
-
-    ap: float | None
-    ap50: float | None
+    ap: float | None  # COCO's: mean over classes and overlaps of 0.5 to 0.95
+    ap50: float | None  # at an overlap of 0.5
     ap75: float | None
-    interval: tuple[float, float]
+    interval: tuple[float, float]  # 95 % interval of `ap` over images (not over seeds), by bootstrap
+    # "small" (up to 32x32 pixels), "medium" (up to 96x96), "large" -> AP of such objects.
     by_size: dict[str, float | None]
-    by_overlap: tuple[float | None, ...]
+    by_overlap: tuple[float | None, ...]  # AP at overlaps of 0.5, 0.55, ..., 0.95
     per_class: tuple[ClassPrecision, ...]
+    # `ap` over images drawn with replacement, by which two networks are compared on the same images.
     resampled: tuple[float, ...] = field(repr=False, default=())
 
 
 @dataclass(frozen=True)
 class DetectionResult:
-    """The numbers of a detector on one split.
-
-    Args:
-        baselines: methods without training -> AP of their boxes: nothing, and the mean box of every class.
-        threshold: score from which a box counts; of a run's results it is chosen on validation images, see
-            `best_threshold`.
-        confusion: [C + 1, C + 1] boxes from that score on, by true class (row) and predicted class; background is last.
-    """
+    """The numbers of a detector on one split."""
 
     images: int
     objects: int
     boxes: Precisions
     masks: Precisions | None
+    # Methods without training -> AP of their boxes: nothing, and the mean box of every class.
     baselines: dict[str, float | None]
+    # Score from which a box counts; of a run's results it is chosen on validation images, see `best_threshold`.
     threshold: float
+    # [C + 1, C + 1] boxes from that score on, by true class (row) and predicted class; background is last.
     confusion: tuple[tuple[int, ...], ...] = field(repr=False, default=())
 
     @property
@@ -284,11 +260,8 @@ def best_threshold(classes: Sequence[Ranked]) -> float:
 
 def pairs(detections: DetectedObjects, true: Objects, threshold: float) -> tuple[dict[int, int], list[int], list[int]]:
     """Match boxes of an image to objects, whatever their classes: each takes the free one that it overlaps most.
-
-    Args:
-        true: M objects; crowds take any number of boxes and are never missed.
-
-    Returns: numbers of box -> object where they overlap by half at least; boxes that are none; objects that are missed.
+    `true`: M objects; crowds take any number of boxes and are never missed. Returns: numbers of box -> object where
+    they overlap by half at least; boxes that are none; objects that are missed.
     """
     counted = np.flatnonzero(detections.scores >= threshold)
     crowd = true.crowd.numpy()

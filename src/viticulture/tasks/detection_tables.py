@@ -10,8 +10,7 @@ from .detection_metrics import BACKGROUND, DetectionResult
 from .figures import LineChart
 from .results import Results
 
-MAX_CURVES = 8
-"""Classes whose precision is drawn: those with most objects."""
+MAX_CURVES = 8  # classes whose precision is drawn: those with most objects
 
 
 def found_table(predictions: Sequence[Any], words: Any, below: str) -> Table:
@@ -49,14 +48,13 @@ def summary(results: Results[DetectionResult]) -> Table:
         rows += [[name, "boxes", ap, *[None] * 7, first.images] for name, ap in first.baselines.items()]
     note = (
         "Average precision as COCO defines it, mean over overlaps of 50 to 95 %. Low and high: 95 % interval over "
-        "images (bootstrap), not over seeds. Small: up to 32x32 pixels of the original, medium: up to 96x96, by the "
-        "area that COCO's annotations say, else by that of the box, or of the mask for masks."
+        "images (bootstrap), not over seeds. Small: up to 32x32 pixels of the original, medium: up to 96x96. "
+        "Areas are those of COCO's annotations, else of the box (for masks, of the mask)."
     )
     return Table("Objects found", columns, rows, note)
 
 
 def class_table(result: DetectionResult) -> Table:
-    """One row a class."""
     columns = [Column("class"), Column("objects", "count")]
     columns += [Column(name, "percent") for name in ("AP", "AP50", "recall")]
     rows: list[list[Cell]] = [
@@ -69,7 +67,6 @@ def class_table(result: DetectionResult) -> Table:
 
 
 def overlaps_table(result: DetectionResult) -> Table:
-    """AP at every overlap."""
     columns = [Column("overlap"), Column("AP of boxes", "percent")]
     rows: list[list[Cell]] = [[f"AP at {50 + 5 * i} %", share] for i, share in enumerate(result.boxes.by_overlap)]
     if result.masks is not None:
@@ -81,11 +78,11 @@ def overlaps_table(result: DetectionResult) -> Table:
 def confusion_table(result: DetectionResult) -> Table:
     """The most frequent confusions: 20 pairs at most."""
     names = [*(each.name for each in result.boxes.per_class), BACKGROUND]
-    note = f"Boxes with a score of at least {result.threshold:.2f}, the best on validation images if there are any."
+    note = f"Boxes with a score of at least {result.threshold:.2f}, chosen on validation images if there are any."
     return pairs_table(names, result.confusion, "objects", note)
 
 
 def pairs_table(names: Sequence[str], counts: Sequence[Sequence[int]], unit: str, note: str = "") -> Table:
     """The 20 pairs of classes that are confused most often."""
     rows: list[list[Cell]] = [[names[i], names[j], counts[i][j]] for i, j in most_confused(counts, 20)]
-    return Table("Most confused", [Column("is"), Column("predicted as"), Column(unit, "count")], rows, note)
+    return Table("Most confused", [Column("true class"), Column("predicted as"), Column(unit, "count")], rows, note)

@@ -27,8 +27,7 @@ SMALLEST = 10  # pixels of their height
 TRIES = 12  # further places of words below and above
 
 Color = tuple[int, int, int]
-Picture = NDArray[np.uint8]
-"""[H, W, 3]."""
+Picture = NDArray[np.uint8]  # [H, W, 3]
 
 
 def color_of(label: int) -> Color:

@@ -264,7 +264,7 @@ def outputs_of(
     activation: Callable[[Any], Tensor] | None = None,
     network: nn.Module | None = None,
 ) -> list[list[float]]:
-    """Outputs for each image that could be read; probabilities by default. Raises: UserError where not finite."""
+    """Outputs for each image that could be read; probabilities by default."""
     if (images := opened.images) is None:
         return []
     network, activation = network or model.tta_network, activation or model.data_spec.probabilities

@@ -38,15 +38,10 @@ CHOSEN = (
 
 @dataclass(frozen=True)
 class LabelsPrediction(Prediction):
-    """The labels of one image.
+    """The labels of one image."""
 
-    Args:
-        name: the file; bytes of its name that are no text as Python escapes.
-        labels: the most probable first: those from their thresholds on, or as many as requested.
-    """
-
-    name: str
-    labels: tuple[str, ...]
+    name: str  # the file; bytes of its name that are no text as Python escapes
+    labels: tuple[str, ...]  # the most probable first: those from their thresholds on, or as many as requested
     probabilities: dict[str, float] = field(repr=False)
     error: str = ""
 
@@ -74,10 +69,8 @@ class LabelsPrediction(Prediction):
 
 
 class Multilabel(ImageTask):
-    """Any number of labels an image.
-
-    Thresholds are those of the best F1 on validation images, by label; one half without any. A split none of whose
-    images shows a label is left out, as it has no average precision.
+    """Any number of labels an image. Thresholds are those of the best F1 on validation images, by label; one half
+    without any. A split none of whose images shows a label is left out, as it has no average precision.
     """
 
     name = "multilabel"
@@ -257,7 +250,6 @@ def summary(results: Results[MultilabelResult]) -> Table:
 
 
 def per_label(result: MultilabelResult) -> Table:
-    """One row a label."""
     known = any(score.training_images is not None for score in result.per_label)
     columns = [Column("label"), *([Column("training images", "count")] if known else []), Column("images", "count")]
     columns += [Column(name, "percent") for name in ("AP", "threshold", "precision", "recall", "F1")]

@@ -16,57 +16,37 @@ FREQUENCY = "label frequency"
 
 @dataclass(frozen=True)
 class LabelScore:
-    """One label; a number whose denominator is zero is None.
-
-    Args:
-        training_images: that show it; None where that is not known.
-        threshold: probability from which the label is predicted.
-        precision: TP / (TP + FP), from the threshold on.
-        recall: TP / (TP + FN).
-        f1: 2 TP / (2 TP + FP + FN).
-    """
+    """One label; a number whose denominator is zero is None."""
 
     name: str
     images: int
-    training_images: int | None
+    training_images: int | None  # that show it; None where that is not known
     ap: float | None
-    threshold: float
-    precision: float | None
-    recall: float | None
-    f1: float | None
+    threshold: float  # probability from which the label is predicted
+    precision: float | None  # TP / (TP + FP), from the threshold on
+    recall: float | None  # TP / (TP + FN)
+    f1: float | None  # 2 TP / (2 TP + FP + FN)
 
 
 @dataclass(frozen=True)
 class MultilabelResult:
-    """The numbers of one set of weights on N images; shares lie in [0, 1].
-
-    Args:
-        map: mean over labels that occur of average precision.
-        interval: 95 % interval of `map` over images (not over seeds), by bootstrap, see `resampled`.
-        micro_f1: F1 of all labels of all images together, at the thresholds.
-        macro_f1: mean F1 of the labels that are true or predicted.
-        exact: share of images with every label right.
-        nll: mean over images of the negative log-likelihood of all their labels, nats.
-        baselines: methods without trained features -> mAP.
-        resampled: `map` over images drawn with replacement, by which two networks are compared on the same images;
-            their mean is `map`, see `intervals.centered`.
-        views: of an image that were averaged, in words; "" for one.
-        nll_uncalibrated: `nll` before calibration; None where they are not calibrated.
-    """
+    """The numbers of one set of weights on N images; shares lie in [0, 1]."""
 
     images: int
     labels: float
-    map: float
-    interval: tuple[float, float]
-    micro_f1: float
-    macro_f1: float
-    exact: float
-    nll: float
+    map: float  # mean over labels that occur of average precision
+    interval: tuple[float, float]  # 95 % interval of `map` over images (not over seeds), by bootstrap, see `resampled`
+    micro_f1: float  # F1 of all labels of all images together, at the thresholds
+    macro_f1: float  # mean F1 of the labels that are true or predicted
+    exact: float  # share of images with every label right
+    nll: float  # mean over images of the negative log-likelihood of all their labels, nats
     per_label: tuple[LabelScore, ...]
-    baselines: dict[str, float]
+    baselines: dict[str, float]  # methods without trained features -> mAP
+    # `map` over images drawn with replacement, by which two networks are compared on the same images; their mean is
+    # `map`, see `intervals.centered`.
     resampled: tuple[float, ...] = field(repr=False, default=())
-    views: str = ""
-    nll_uncalibrated: float | None = None
+    views: str = ""  # of an image that were averaged, in words; "" for one
+    nll_uncalibrated: float | None = None  # `nll` before calibration; None where they are not calibrated
 
     @property
     def score(self) -> float:
@@ -86,7 +66,6 @@ def evaluate_labels(
     training_images: Sequence[int] | None = None,
     baselines: Mapping[str, float] | None = None,
 ) -> MultilabelResult:
-    """Compute the numbers of predictions."""
     check_finite(predictions.probabilities)
     probabilities, true = predictions.probabilities.double().numpy(), predictions.labels.numpy() > 0
     predicted = probabilities >= np.array(thresholds)

@@ -28,34 +28,22 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RegressionResult:
-    """The numbers of one set of weights on N images.
+    """The numbers of one set of weights on N images."""
 
-    Args:
-        images: N.
-        r2: 1 - sum of (p - y)^2 / sum of (y - mean y)^2, y true and p predicted: 1 is perfect, 0 as good as predicting
-            the mean for all; 0 where all y are equal.
-        interval: 95 % interval of `r2` over images (not over seeds), by bootstrap.
-        mae: mean of |p - y|.
-        mae_interval: that of `mae`.
-        rmse: square root of the mean of (p - y)^2.
-        rmse_interval: that of `rmse`.
-        mean_mae: `mae` of predicting the training images' mean for all; None where it is not known.
-        groups: mean y and mean p of up to 10 groups of images, from the smallest y to the largest.
-        resampled: `r2` over images drawn with replacement.
-        views: of an image that were averaged, in words; "" for one.
-    """
-
-    images: int
+    images: int  # N
+    # 1 - sum of (p - y)^2 / sum of (y - mean y)^2, y true and p predicted: 1 is perfect, 0 as good as predicting the
+    # mean for all; 0 where all y are equal.
     r2: float
-    interval: tuple[float, float]
-    mae: float
-    mae_interval: tuple[float, float]
-    rmse: float
-    rmse_interval: tuple[float, float]
-    mean_mae: float | None
+    interval: tuple[float, float]  # 95 % interval of `r2` over images (not over seeds), by bootstrap
+    mae: float  # mean of |p - y|
+    mae_interval: tuple[float, float]  # that of `mae`
+    rmse: float  # square root of the mean of (p - y)^2
+    rmse_interval: tuple[float, float]  # that of `rmse`
+    mean_mae: float | None  # `mae` of predicting the training images' mean for all; None where it is not known
+    # Mean y and mean p of up to 10 groups of images, from the smallest y to the largest.
     groups: tuple[tuple[float, float], ...]
-    resampled: tuple[float, ...] = field(repr=False, default=())
-    views: str = ""
+    resampled: tuple[float, ...] = field(repr=False, default=())  # `r2` over images drawn with replacement
+    views: str = ""  # of an image that were averaged, in words; "" for one
 
     @property
     def score(self) -> float:
@@ -69,11 +57,8 @@ class RegressionResult:
 
 
 def evaluate_numbers(predictions: Predictions, mean: float | None = None) -> RegressionResult:
-    """Compute the numbers of predictions [N, 1] for labels [N].
-
-    Args:
-        predictions: of N >= 1 images.
-        mean: of the training images' labels.
+    """Compute the numbers of predictions [N, 1] for labels [N]. `predictions`: of N >= 1 images. `mean`: of the
+    training images' labels.
     """
     check_finite(predictions.probabilities)
     predicted, true = predictions.probabilities[:, 0].double().numpy(), predictions.labels.double().numpy()
@@ -223,13 +208,8 @@ class Regression(ImageTask):
 
 def summary(results: Results[RegressionResult]) -> Table:
     """One row for each set of weights and split, the one that counts first, then the mean as prediction."""
-    columns = [Column("weights/split"), Column("R2", "decimal"), Column("R2, low to high")]
-    columns += [
-        Column("MAE", "decimal"),
-        Column("MAE, low to high"),
-        Column("RMSE", "decimal"),
-        Column("images", "count"),
-    ]
+    columns = [Column("weights/split"), Column("R2", "decimal"), Column("R2, low to high"), Column("MAE", "decimal")]
+    columns += [Column("MAE, low to high"), Column("RMSE", "decimal"), Column("images", "count")]
     rows: list[list[Cell]] = []
     for key, each in results.counting_first.items():
         intervals = [" to ".join(map(_written, ends)) for ends in (each.interval, each.mae_interval)]

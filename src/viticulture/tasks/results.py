@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..data.image_set import Images
 from ..errors import UserError
-from ..evaluation.outputs import Predictions
 from ..evaluation.saved import checksum_of, is_current, read_saved, save_arrays, saved_arrays
 from ..keywords import rebuilt
 from ..text import shell_word
 from ..training.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from ..data.image_set import Images
+    from ..evaluation.outputs import Predictions
     from .task import Task
 
 RESULTS, PREDICTIONS, FOUND = "evaluation.json", "predictions.npz", "predictions.json"
@@ -36,47 +36,36 @@ class Result(Protocol):
     @property
     def images(self) -> int:
         """Evaluated images."""
-        ...
 
     @property
     def score(self) -> float:
         """The number that counts."""
-        ...
 
     @property
     def interval(self) -> tuple[float, float]:
         """95 % interval of `score` over images."""
-        ...
 
     @property
     def measures(self) -> Mapping[str, float | None]:
         """Numbers that networks can be compared by; the first is `score`."""
-        ...
 
     @property
     def resampled(self) -> tuple[float, ...]:
         """`score` over images drawn with replacement; two networks on the same images get the same draws. Empty for a
         share of images."""
-        ...
 
 
 @dataclass(frozen=True)
 class Headline:
-    """The number that counts of a run.
-
-    Args:
-        value: in [0, 1] for a share.
-        threshold: of a detector, the score from which its boxes count; None for others.
-        share: whether the number is a share, written in percent.
-    """
+    """The number that counts of a run."""
 
     name: str
-    value: float
+    value: float  # in [0, 1] for a share
     interval: tuple[float, float]
     images: int
     split: str
-    threshold: float | None = None
-    share: bool = True
+    threshold: float | None = None  # of a detector, the score from which its boxes count; None for others
+    share: bool = True  # whether the number is a share, written in percent
 
     def __str__(self) -> str:
         """Return name and value."""
@@ -154,7 +143,6 @@ class Results(Mapping[str, R], Generic[R]):
         return Headline(self.task.measure, result.score, result.interval, result.images, split, threshold, share)
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
         results = {key: each.to_dict() if hasattr(each, "to_dict") else _plain(each) for key, each in self.items()}
         headline = self.headline and asdict(self.headline)
         return {"task": self.task.name, "counts": self.counts, HEADLINE: headline, "results": results}
@@ -171,7 +159,6 @@ def named(key: str) -> tuple[str, str]:
 
 
 def save_results(run: RunFolder, results: Results[Any]) -> None:
-    """Write evaluation.json."""
     checksums = {weights: checksum_of(run, weights) for weights in run.which()}
     run.write(RESULTS, {**results.to_dict(), CHECKSUMS: checksums})
 
@@ -203,7 +190,8 @@ def read_results(run: RunFolder, task: "type[Task]") -> Results[Any] | None:
 
 def read_headline(run: RunFolder) -> Headline | None:
     """Read the number that counts without the rest, and without importing the run's task; None before the run is
-    evaluated. Raises: UserError if the file is damaged."""
+    evaluated.
+    """
 
     def made(content: dict[str, Any]) -> Headline | None:
         headline = content[HEADLINE] if _of_these_weights(run, content) else None
@@ -217,8 +205,8 @@ class Evaluated:
     """Results with the predictions and images behind them, by the same keys; empty where files hold them."""
 
     results: Results[Any]
-    predictions: Mapping[str, Predictions] = field(default_factory=dict)
-    images: Mapping[str, Images] = field(default_factory=dict)
+    predictions: "Mapping[str, Predictions]" = field(default_factory=dict)
+    images: "Mapping[str, Images]" = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,20 +220,14 @@ class OtherImages:
 
 @dataclass(frozen=True, eq=False)
 class SavedPredictions:
-    """Predictions for N images.
+    """Predictions for N images."""
 
-    Args:
-        predicted: [N] classes int32, [N, C] labels bool, or [N] numbers.
-        probabilities: [N, K] float16; None where they were not read, and of numbers.
-    """
-
-    predicted: NDArray[Any]
+    predicted: NDArray[Any]  # [N] classes int32, [N, C] labels bool, or [N] numbers
     labels: NDArray[Any]
-    probabilities: NDArray[np.float16] | None
+    probabilities: NDArray[np.float16] | None  # [N, K] float16; None where they were not read, and of numbers
 
 
 def save_predictions(run: RunFolder, counts: str, predictions: Mapping[str, SavedPredictions]) -> None:
-    """Write predictions.npz."""
     arrays: dict[str, Any] = {"counts": np.array(counts)}
     for key, each in predictions.items():
         arrays |= {f"{key}/{name}": value for name, value in vars(each).items() if value is not None}

@@ -70,19 +70,13 @@ class ClassMap:
 
 @dataclass(frozen=True, eq=False)
 class SegmentationPrediction(Prediction):
-    """The classes of one image's pixels.
+    """The classes of one image's pixels."""
 
-    Args:
-        name: the file; bytes of its name that are no text as Python escapes.
-        class_map: None where the image could not be read.
-        size: H and W of the upright image, pixels; zeros where it could not be read.
-    """
-
-    name: str
-    class_map: ClassMap | None
+    name: str  # the file; bytes of its name that are no text as Python escapes
+    class_map: ClassMap | None  # None where the image could not be read
     classes: tuple[str, ...]
     error: str = ""
-    size: tuple[int, int] = (0, 0)
+    size: tuple[int, int] = (0, 0)  # H and W of the upright image, pixels; zeros where it could not be read
 
     def __repr__(self) -> str:
         """Return name and shares, or the error, without arrays."""
@@ -225,11 +219,11 @@ class Segmentation(AnnotatedTask):
         result, headline = results.counting, results.headline
         assert result is not None
         assert headline is not None
-        others = "".join(f"; {each}" for each in compared(result.baselines))
+        others = ", ".join(compared(result.baselines))
         answer = (
             f"It assigns {percent(result.accuracy)} of the labeled pixels of {result.images:,} {headline.split} images "
             f"to the right class. Its mean IoU over the classes is {headline.written} (95 % interval "
-            f"{headline.written_interval}){others}."
+            f"{headline.written_interval})." + (f" For comparison: {others}." if others else "")
         )
         pictures, names = galleries.get("annotated", ()), [each.name for each in result.per_class]
         key: list[Part] = [ColorKey(self.colors(names))] if pictures else []
@@ -287,6 +281,5 @@ def summary(results: Results[SegmentationResult]) -> Table:
 
 
 def class_table(result: SegmentationResult) -> Table:
-    """One row a class."""
     columns = [Column("class"), Column("pixels", "count"), Column("IoU", "percent")]
     return Table("Classes", columns, [[each.name, each.pixels, each.iou] for each in result.per_class])

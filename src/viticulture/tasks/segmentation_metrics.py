@@ -23,24 +23,18 @@ class ClassIoU:
 
 @dataclass(frozen=True)
 class SegmentationResult:
-    """The numbers of a segmenter on one split, in the size of the masks; shares in [0, 1].
-
-    Args:
-        miou: mean IoU of the classes that occur, over the pixels of all images.
-        interval: 95 % interval of `miou` over images (not over seeds), by bootstrap.
-        accuracy: share of the labeled pixels that are right.
-        baselines: methods without training -> mIoU: the most frequent class of the training pixels everywhere.
-        confusion: [C, C] pixels by true class (row) and predicted class (column).
-        resampled: `miou` over images drawn with replacement, see `intervals.centered`.
-    """
+    """The numbers of a segmenter on one split, in the size of the masks; shares in [0, 1]."""
 
     images: int
-    miou: float
-    interval: tuple[float, float]
-    accuracy: float
+    miou: float  # mean IoU of the classes that occur, over the pixels of all images
+    interval: tuple[float, float]  # 95 % interval of `miou` over images (not over seeds), by bootstrap
+    accuracy: float  # share of the labeled pixels that are right
     per_class: tuple[ClassIoU, ...]
+    # Methods without training -> mIoU: the most frequent class of the training pixels everywhere.
     baselines: dict[str, float | None]
+    # [C, C] pixels by true class (row) and predicted class (column).
     confusion: tuple[tuple[int, ...], ...] = field(repr=False, default=())
+    # `miou` over images drawn with replacement, see `intervals.centered`.
     resampled: tuple[float, ...] = field(repr=False, default=())
 
     @property

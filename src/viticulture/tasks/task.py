@@ -6,11 +6,15 @@ kind of task. A task of the user's code is a subclass of `Task`, or of `ImageTas
 vector an image (image_task.py).
 """
 
+import csv
+import io
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from itertools import groupby, islice
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -20,20 +24,23 @@ from torch import nn
 from ..analysis.galleries import Gallery
 from ..data.dataset import Dataset
 from ..data.image_set import Images
+from ..data.images.video import frames, is_clip
 from ..data.sources.source import Source
 from ..errors import UserError, counted
 from ..evaluation.inputs import ImageInput, Item, named
 from ..evaluation.saved import of_each
 from ..methods.method import Method
 from ..models.data_spec import DataSpec
-from ..outputs import check_out, write_out
+from ..outputs import check_out, csv_cell, write_out
 from ..table import Table, percent
+from ..text import readable
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import config_of
 from .figures import TaskPage
 from .results import Evaluated, Headline, OtherImages, Results, read_results
 
 ENDINGS = (".csv", ".json")
+FRAMES = 16  # of a clip that are held decoded
 
 __all__ = ["Evaluated", "Headline", "OtherImages", "Prediction", "Predictor", "Results", "Task", "of_each", "task_of"]
 
@@ -85,15 +92,11 @@ class Predictor(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Exported:
-    """A network for an ONNX file.
-
-    Args:
-        metadata: of the file, besides those of its graph.
-    """
+    """A network for an ONNX file."""
 
     network: nn.Module
     data_spec: DataSpec
-    metadata: dict[str, Any]
+    metadata: dict[str, Any]  # of the file, besides those of its graph
 
 
 class Task(ABC):
@@ -234,14 +237,17 @@ class Task(ABC):
         results = self.read_results()
         return None if results is None else (results.of_weights(weights) if weights else results).headline
 
-    def predict(self, images: Sequence[ImageInput], weights: str = "", top: int = 1, out: str = "") -> list[Any]:
+    def predict(
+        self, images: Sequence[ImageInput], weights: str = "", top: int = 1, out: str = "", every: float = 1.0
+    ) -> list[Any]:
         """Predict for images, in their order, and write a file where one is named.
 
         Args:
-            images: files, folders, or what `inputs.as_images` makes of objects, named `image 0` by their place.
+            images: files, folders, clips, or what `inputs.as_images` makes of objects, named `image 0` by their place.
             weights: best, last or ema; by default those that count.
             top: classes to name of each image, at least 1; all where there are fewer.
             out: a .csv or .json file; "" writes nothing.
+            every: seconds between two frames of a clip; 0 for every frame.
 
         Raises: UserError if a path does not exist, there is no image among them, or none can be read.
         """
@@ -249,20 +255,72 @@ class Task(ABC):
             check_out(out, *ENDINGS)
         if top < 1:
             raise UserError(f"top is how many classes to name, at least 1, got {top}")
-        predictor, items = self.predictor(weights, top), items_of(images)
-        predictions = [prediction for prediction, _ in predictor.predict(items)]
+        predictor, items = self.predictor(weights, top), Frames(items_of(images), every)
+        predictions = [prediction for prediction, _ in items.predict(predictor)]
         check_readable(predictions)
         if out.lower().endswith(".json"):
-            rows = [prediction.row() for prediction in predictions]
-            write_out(out, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+            write_out(out, json.dumps(items.rows(predictions), indent=1, ensure_ascii=False) + "\n")
         elif out:
-            write_out(out, self.prediction.csv(predictions))
+            write_out(out, items.csv(self.prediction.csv(predictions)))
         return predictions
 
     @classmethod
     def final_evaluation(cls, method: Method, images: Images, annotations: Any) -> Callable[[], object] | None:
         """The work on held-out images once a training has ended, to be timed; None for the method's own metrics."""
         return None
+
+
+class Frames:
+    """Images in which a clip stands for its frames by time step.
+
+    Args:
+        every: length of a time step, seconds; 0 for every frame.
+
+    Attributes:
+        times: a frame's name -> the clip's name, and seconds from its start; of those read so far.
+    """
+
+    def __init__(self, items: Sequence[Item], every: float) -> None:
+        self.items, self.every = items, every
+        self.times: dict[str, tuple[str, float]] = {}
+
+    def predict(self, predictor: Predictor, longest: int | None = 0) -> Iterator[tuple[Any, NDArray[np.uint8] | None]]:
+        """Predict as `Predictor.predict` does."""
+        for clips, group in groupby(self.items, lambda item: isinstance(item[1], Path) and is_clip(item[0])):
+            items = list(group)
+            for part in self._frames(items) if clips else [items]:
+                yield from predictor.predict(part, longest=longest)
+
+    def _frames(self, clips: Iterable[Item]) -> Iterator[list[Item]]:
+        """Yield frames, a few at once."""
+        for name, clip in clips:
+            assert isinstance(clip, Path)
+            decoded = frames(clip, self.every)
+            while part := list(islice(decoded, FRAMES)):
+                named_as = [name if seconds is None else f"{name} at {seconds:.3f} s" for seconds, _ in part]
+                for frame, (seconds, _) in zip(named_as, part, strict=True):
+                    if seconds is not None:
+                        self.times[readable(frame)] = readable(name), round(seconds, 3)
+                yield [(frame, pixels) for frame, (_, pixels) in zip(named_as, part, strict=True)]
+
+    def rows(self, predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
+        """Predictions ready for JSON; a frame's has the clip's name and `seconds`."""
+        rows = [prediction.row() for prediction in predictions]
+        for row in rows:
+            if row["name"] in self.times:
+                row["name"], row["seconds"] = self.times[row["name"]]
+        return rows
+
+    def csv(self, text: str) -> str:
+        """Insert the column `seconds` into predictions as CSV, if there are frames of clips."""
+        if not self.times:
+            return text
+        times = {csv_cell(frame): (csv_cell(clip), seconds) for frame, (clip, seconds) in self.times.items()}
+        heading, *rows = csv.reader(io.StringIO(text))
+        rows = [[*map(str, times.get(name, (name, ""))), *rest] for name, *rest in rows]
+        file = io.StringIO()
+        csv.writer(file, lineterminator="\n").writerows([[heading[0], "seconds", *heading[1:]], *rows])
+        return file.getvalue()
 
 
 def items_of(images: Sequence[ImageInput]) -> list[Item]:

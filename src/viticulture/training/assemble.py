@@ -62,9 +62,7 @@ def assemble(config: Config, dataset: Dataset, seed: int) -> tuple[Method, list[
     requested: Student = config.student
     torch.manual_seed(seed)
     made = config.method_class
-    task_spec = (
-        replace(data_spec, classes=()) if made.batch_spec.dense else data_spec
-    )  # detectors bring heads of their own
+    task_spec = replace(data_spec, classes=()) if made.batch_spec.dense else data_spec  # detectors bring their heads
     student = student_of(config, task_spec)
     warnings = initialize(student, requested.init, requested.init_blocks, task_spec.classes) if requested.init else []
     if requested.frozen_layers:
@@ -75,7 +73,8 @@ def assemble(config: Config, dataset: Dataset, seed: int) -> tuple[Method, list[
     guides = build_guides(config, student, data_spec)
     keywords = {key: value for key, value in made_parts(made, config.values["method"]).items() if key != "name"}
     optim, schedule, weights = config.optim, config.schedule, weights_of(config, dataset)
-    method = made(Setup(student, data_spec, guides, optim, schedule, weights), **keywords)
+    share = len(dataset.train) / len(dataset.trained_on)
+    method = made(Setup(student, data_spec, guides, optim, schedule, weights, share), **keywords)
     method.start = start_digest(student)
     count = method.batch_spec.local_crops
     if bool(count) != bool(config.values["augment_local_crops"]):
@@ -144,14 +143,8 @@ def augmentations(config: Config, dataset: Dataset, spec: BatchSpec) -> tuple[Au
     large = [config.values["augment"], *filter(None, [config.values["augment2"]])]
     local = config.values["augment_local_crops"], (spec.local_size, spec.local_size)
     sections = [*((section, data_spec.image_size) for section in large), *[local] * spec.local_crops]
+    shared = data_spec.mean, data_spec.std, len(data_spec.classes)
     return tuple(
-        Augment(
-            transforms(section),
-            image_size,
-            data_spec.mean,
-            data_spec.std,
-            len(data_spec.classes),
-            spec.noise if view == 0 else 0,
-        )
+        Augment(transforms(section), image_size, *shared, 0 if view else spec.noise)
         for view, (section, image_size) in enumerate(sections)
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from ..config.keys import FINE_TUNE
 from ..config.resolve import Config
 from ..config.schema import transform_class
 from ..config.start import load_started
@@ -14,7 +15,7 @@ from ..data.annotated import prepare_annotated
 from ..data.dataset import Dataset, prepare
 from ..data.image_settings import normalization
 from ..data.images.decode import Unreadable
-from ..data.open import ANNOTATED, open_source
+from ..data.open import ANNOTATED, open_source, open_unlabeled
 from ..data.sources.several import are_numbers, as_numbers, is_joined, separated
 from ..data.sources.source import RECIPES, Source
 from ..data.target_checks import check_wide_enough, needed_of_split
@@ -26,7 +27,6 @@ from ..parallel import Progress
 from .assemble import student_of
 from .progress import showing
 
-FINE_TUNED = "finetune/photos"
 CHOSEN = {
     RECIPES["labels"]: "images have several labels, which {} predicts one by one; --recipe default/photos predicts "
     "combinations",
@@ -44,6 +44,12 @@ def open_for(config: Config, data: Any) -> Source:
 
 
 def for_method(config: Config, source: Source) -> Source:
+    """Return `labeled_for`, with the images of data.unlabeled."""
+    labeled = labeled_for(config, source)
+    return labeled if config.data.unlabeled is None else labeled.with_unlabeled(open_unlabeled(config.data.unlabeled))
+
+
+def labeled_for(config: Config, source: Source) -> Source:
     """Return a source with the labels that a config's method uses, as numbers, or joined ones (`cat|dog`) separated or
     not, with a warning where the other way may be meant. For a method without labels they are separated as well: it
     holds out the same images as a student of several labels."""
@@ -83,11 +89,8 @@ def open_by_default(data: Any) -> tuple[Source, str, tuple[str, ...]]:
         recipe = default_recipe(source)
         return source, recipe, (CHOSEN[recipe].format(recipe),) if recipe in CHOSEN else ()
     recipe = RECIPES[source.contents]
-    return (
-        source,
-        recipe,
-        (f"images come with {ANNOTATED[source.contents].held} in place of classes, so {recipe} is the recipe",),
-    )
+    held = ANNOTATED[source.contents].held
+    return source, recipe, (f"images come with {held} in place of classes, so {recipe} is the recipe",)
 
 
 def load_dataset(
@@ -97,10 +100,8 @@ def load_dataset(
     remembered: dict[str, list[str]] | None = None,
     watch: Progress | None = None,
 ) -> Dataset:
-    """Split, select and decode, with a progress bar. Without labels there are no classes and no annotations.
-
-    Args:
-        watch: called with the numbers of decoded images and of all; may raise.
+    """Split, select and decode, with a progress bar. Without labels there are no classes and no annotations. `watch`:
+    called with the numbers of decoded images and of all; may raise.
     """
     spec = config.method_class.batch_spec
     with showing("reading images") as bar:
@@ -155,7 +156,7 @@ def resolve_default(name: str, overrides: Mapping[str, Any] | None) -> Config:
     That of a class an image is the one for fine-tuning where the user names a trained network.
     """
     if (overrides or {}).get("student.init") is not None and name.startswith("default/") and "digits" not in name:
-        name = FINE_TUNED
+        name = FINE_TUNE
     config = load_started(name, overrides)
     given, student, images = overrides or {}, config.student, config.images
     chosen = student.patch_size is not None and "student.patch_size" not in given and images.image_size is not None

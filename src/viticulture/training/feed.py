@@ -11,10 +11,10 @@ from torch import Tensor
 
 from ..config.sections import Train
 from ..data.balance import class_weights
-from ..data.batches.batch import TEACHER_IMAGE, Batch
 from ..data.batches.evaluation import evaluation_batches, target_batches, usual_batch
 from ..data.batches.loader import CPU, Loader, Shard
 from ..data.batches.sampling import Sampling
+from ..data.batches.targets import TEACHER_IMAGE, Batch
 from ..data.image_set import Images
 from ..models.data_spec import DataSpec
 from .assemble import augmentations
@@ -67,7 +67,7 @@ def training_loader(session: Session, shard: Shard = ALONE, device: torch.device
     """Return the loader of a training, or of one of its several processes."""
     train: Train = session.config.train
     loader = Loader(
-        session.dataset.train,
+        session.dataset.trained_on,
         augmentations(session.config, session.dataset, session.method.batch_spec),
         session.plan.batch_size,
         session.seed,
@@ -112,9 +112,8 @@ class ValidationLoader:
             self.batch_size = max(self.batch_size, fitting)
         self.weights: Tensor | None = None
         self.teacher_spec: DataSpec | None = None
-        if (
-            side := session.config.images.teacher_size
-        ) and not session.method.batch_spec.labels:  # guides are evaluated
+        side = session.config.images.teacher_size
+        if side and not session.method.batch_spec.labels:  # guides are evaluated
             self.teacher_spec = replace(self.data_spec, image_size=(side, side))
         if session.config.train.best_by:
             labels, classes = images.records.labels, session.dataset.classes

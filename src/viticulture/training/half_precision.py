@@ -41,8 +41,7 @@ from .session import Session
 HALF = (torch.bfloat16, torch.float16)
 CHECKED_MACS, MIN_IMAGES = 4e9, 4
 """MACs of the images in the checked step, which take a second or two, and its minimum of images."""
-FILLS = (0xFF, 0x3F)
-"""Bytes of the memory in which a step is computed: NaN, which a factor of 0 does not hide, and 0.7."""
+FILLS = (0xFF, 0x3F)  # bytes of the memory in which a step is computed: NaN, which a factor of 0 does not hide, and 0.7
 FAR = 0.5
 """Distance of all gradients from float32's, as a share of the norm of those, beyond which a budget trains in float32.
 Students and teachers of budgets lie below 0.2, deep CNNs with random weights reach 0.9."""
@@ -129,13 +128,9 @@ CONVOLUTIONS: dict[Any, Callable[..., bool]] = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """Gradients in bfloat16 compared with each other and with those in float32.
+    """Gradients in bfloat16 compared with each other and with those in float32."""
 
-    Args:
-        unstable: weights whose gradients depend on what was in memory, or are no numbers.
-    """
-
-    unstable: tuple[str, ...]
+    unstable: tuple[str, ...]  # weights whose gradients depend on what was in memory, or are no numbers
     distance: float
 
     @property

@@ -37,12 +37,9 @@ def may_change(session: Session) -> bool:
 
 
 def change_length(path: Path, epochs: int | None = None) -> None:
-    """Change the length of a stopped run. The first of several processes does so, and the others wait for it.
-
-    Args:
-        epochs: of the whole training; None completes what a kill has left half done.
-
-    Raises: UserError if it is in use, or as `check_length`.
+    """Change the length of a stopped run. The first of several processes does so, and the others wait for it. `epochs`:
+    of the whole training; None completes what a kill has left half done. Raises: UserError if it is in use, or as
+    `check_length`.
     """
     run = RunFolder.open(path)
     half_set = run.read("run.json").get("length")
@@ -66,7 +63,7 @@ def change_length(path: Path, epochs: int | None = None) -> None:
 
 
 def _config(run: RunFolder) -> Config:
-    """Return the config in run.json. Raises: UserError if it names code that the user has not."""
+    """Return the config in run.json."""
     metadata = run.read("run.json")
     config = saved_config(metadata["recipe"], metadata["settings"], run.path)
     return replace(config, changes=metadata.get("changes", {}))
@@ -134,7 +131,7 @@ def _best_is_lost(run: RunFolder, checkpoint: dict[str, Any]) -> bool:
 
 
 def _of_length(config: Config, epochs: int, by: str) -> Config:
-    """Return the config with other epochs and the same warm-up. Raises: UserError where the warm-up is longer."""
+    """Return the config with other epochs and the same warm-up."""
     warmup = config.schedule.warmup(config.train.epochs)
     return config.changed({"train.epochs": epochs, "schedule.warmup_epochs": warmup}, by=by)
 

@@ -1,24 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train a frozen network's classifier by logistic regression (method linear_probe).
+"""Features of a frozen network, computed once for every image and cached on disk; and its classifier, trained on them
+by logistic regression (method linear_probe).
+
+    features/KEY/SPLIT-NAME.npy     [N, D] float16, or float32 where they are large;
+                                    KEY: weights, architecture, images and their preparation
 
 The features are the inputs of the network's own linear layers that compute scores, so the result is an ordinary network
 of its architecture. Several such layers, whose scores are averaged, are trained as one on all their inputs.
 
-Every image passes once (frozen_features.py). Beyond that batch, memory is that of the features: 2 bytes a value, mapped
-from disk, and 4 while the classifier is trained (2 from 2^28 values on), and as much again for cross-validation: 1 GB
-for 100,000 images of 1,280 values.
+Images pass once, in batches of at most `PIXELS` pixels, whose features are written at once and read back as a map of
+the file. Beyond that batch, memory is that of the features: 2 bytes a value, mapped from disk, and 4 while the
+classifier is trained (2 from 2^28 values on), and as much again for cross-validation: 1 GB for 100,000 images of 1,280
+values. `viticulture cache --clear` removes them.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.lib.format import open_memmap
 from torch import Tensor, nn
 
+from ..cache import cache_folder, digest, publish
 from ..config.sections import Engine
-from ..data.batches.evaluation import evaluation_batches
+from ..data.batches.evaluation import evaluation_batches, usual_batch
 from ..data.batches.loader import CPU
 from ..data.dataset import Dataset
 from ..data.image_set import Images
@@ -31,37 +40,102 @@ from ..models.weights.files import save, state_digest
 from ..models.weights.load_matching import classifiers
 from ..optim.logistic_regression import fit
 from ..text import log
-from .frozen_features import frozen_features
+from .machine import keep_freed_memory
 from .metrics import MetricsFile
+from .progress import showing
 
 if TYPE_CHECKING:
     from .session import Session
 
+
+VERSION = "3"  # of the features that the same weights make of the same images
+HALF_UP_TO = 2.0**12  # largest value in the first batch for which float16, which ends at 65,504, is safe
+
+Features = dict[str, dict[str, Tensor]]  # split -> name of the features -> [N, D]
+
+
+def frozen_features(
+    read: Callable[[Tensor], Mapping[str, Tensor]],
+    network: Sequence[str],
+    dataset: Dataset,
+    data_spec: DataSpec,
+    crop: CenterCrop,
+    device: torch.device,
+    splits: Mapping[str, Images] | None = None,
+) -> Features:
+    """Compute every image's features, or read them from the cache.
+
+    Args:
+        read: images [B, C, H, W], normalized, on the device -> features [B, D] by name.
+        network: identifies `read`: architecture, digest of its weights.
+        splits: of the dataset; null for all.
+
+    Raises: UserError for features that are not finite.
+    """
+    prepared, splits = dataset.image_settings, splits or dataset.splits
+    # The data's fingerprint holds neither a stretched shape, nor how streamed images are decoded.
+    cached = [prepared.cache_size, prepared.shape, prepared.fitting, prepared.pixel_format]
+    how = repr([data_spec.image_size, data_spec.mean, data_spec.std, crop.crop_pct, crop.interpolation, cached])
+    key = digest([VERSION, *network, how, dataset.fingerprint, *splits])
+    batch_size = usual_batch(data_spec.image_size)
+
+    def make(folder: Path) -> None:
+        keep_freed_memory()  # each batch's activations would else come from the system as zeroed pages
+        done, total = 0, sum(map(len, splits.values()))
+        with showing("computing features") as progress, torch.inference_mode():
+            for split, images in splits.items():
+                files: dict[str, np.memmap] = {}
+                start = 0
+                for batch in evaluation_batches(images, data_spec, batch_size, device, crop):
+                    for name, vectors in read(batch["image"]).items():
+                        values = vectors.float().cpu().numpy()
+                        if not np.isfinite(values).all():
+                            raise UserError("the network's features are not finite; take other weights")
+                        if name not in files:
+                            kind = np.float16 if np.abs(values).max() <= HALF_UP_TO else np.float32
+                            shape, path = (len(images), values.shape[1]), folder / f"{split}-{name}.npy"
+                            files[name] = open_memmap(path, "w+", dtype=kind, shape=shape)
+                        if np.abs(values).max() > np.finfo(files[name].dtype).max:
+                            raise UserError("the network's features differ too much in size; take other weights")
+                        files[name][start : start + len(values)] = values
+                    start += len(batch["image"])
+                    progress(done + start, total)
+                done += start
+                for file in files.values():
+                    file.flush()
+
+    folder = publish(cache_folder() / "features" / key, make)
+    return {split: _read(folder, split, images) for split, images in splits.items()}
+
+
+def _read(folder: Path, split: str, images: Images) -> dict[str, Tensor]:
+    try:
+        files = sorted(folder.glob(f"{split}-*.npy"))
+        by_name = {file.stem.removeprefix(f"{split}-"): np.load(file, "c", allow_pickle=False) for file in files}
+        if not by_name or any(len(vectors) != len(images) for vectors in by_name.values()):
+            raise ValueError("it does not hold one vector per image")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} is damaged ({error}); remove it: viticulture cache --clear") from error
+    return {name: torch.from_numpy(vectors) for name, vectors in by_name.items()}
+
+
 DECAYS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 FINAL_TOLERANCE = 1e-6  # nats, of the classifier that stays; those that are compared have the usual one
 FOLDS = 5
-ONE_FOLD_FROM = 20_000
-"""Training images from which a single fold is held out in cross-validation."""
+ONE_FOLD_FROM = 20_000  # training images from which a single fold is held out in cross-validation
 FEW = 8  # images on which the network's scores are compared with the classifier's
 
-Part = tuple[Tensor, Tensor]
-"""Features [N, D] and labels [N]."""
+Part = tuple[Tensor, Tensor]  # features [N, D] and labels [N]
 
 
 @dataclass(frozen=True)
 class Head:
-    """A linear classifier on frozen features.
+    """A linear classifier on frozen features."""
 
-    Args:
-        weight: [C, D]
-        bias: [C]
-        decay: its weight decay.
-        accuracy: where its decay was chosen -> share of images classified correctly; empty for a decay that was set.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    decay: float
+    weight: Tensor  # [C, D]
+    bias: Tensor  # [C]
+    decay: float  # its weight decay
+    # Where its decay was chosen -> share of images classified correctly; empty for a decay that was set.
     accuracy: Mapping[str, float]
 
 
@@ -121,8 +195,7 @@ def head_features(
         crop: of images, as in evaluation.
         splits: of the dataset; null for all.
 
-    Raises: UserError for a network whose scores are no linear function of vectors, or whose features are not finite or
-        the same for all images.
+    Raises: UserError for features that are not finite or the same for all images.
     """
     student.eval().to(device)
     heads = tuple(f"{name}." for name in classifiers(student))
@@ -160,7 +233,7 @@ def probe_head(
 
     Raises: UserError for a network whose scores are no linear function of vectors, or whose features are not finite.
     """
-    splits = {split: images for split, images in dataset.splits.items() if split != "test"}
+    splits = {split: images for split, images in dataset.splits.items() if split in ("train", "val")}
     features = head_features(student, data_spec, dataset, crop, device, splits)
     labeled = {
         split: (features[split].to(device), images.records.labels.to(device)) for split, images in splits.items()
@@ -186,14 +259,11 @@ def first_device(engine: Engine) -> torch.device:
 
 
 def fit_head(session: "Session", metadata: dict[str, Any]) -> None:
-    """Train the classifier of a session's frozen student, and write its weights and metrics into the run.
-
-    Args:
-        metadata: for the weights' config.json.
-
-    Raises: UserError, as `probe_head`.
+    """Train the classifier of a session's frozen student, and write its weights and metrics into the run. `metadata`:
+    for the weights' config.json.
     """
-    began, method, config, run = time.perf_counter(), session.method, session.config, session.run
+    began, cores_began = time.perf_counter(), time.process_time()
+    method, config, run = session.method, session.config, session.run
     device = first_device(config.engine)
     decay: float | None = config.values["method"]["decay"]
     head = probe_head(method.student, method.data_spec, session.dataset, config.images.crop, device, decay)
@@ -201,6 +271,7 @@ def fit_head(session: "Session", metadata: dict[str, Any]) -> None:
     save(method.student.cpu(), run.weights("last"), method.data_spec, {**metadata, "decay": head.decay})
     run.metrics.unlink(missing_ok=True)  # after a kill
     MetricsFile(run.metrics).log_metrics({"epoch": 0, "decay": head.decay, **head.accuracy}, step=0)
-    run.update(seconds=round(time.perf_counter() - began, 1), chosen_by=head.accuracy)
+    seconds, core_seconds = round(time.perf_counter() - began, 1), round(time.process_time() - cores_began, 1)
+    run.update(seconds=seconds, core_seconds=core_seconds, chosen_by=head.accuracy)
     for name, share in head.accuracy.items():
         log(f"head     weight decay {head.decay:g}, {100 * share:.1f} % correct in {name}")

@@ -25,8 +25,7 @@ from .metrics import MetricsFile
 from .processes import is_leader
 from .run_folder import RunFolder
 
-PROJECT = "viticulture"
-"""MLflow's experiment, and the others' project."""
+PROJECT = "viticulture"  # MLflow's experiment, and the others' project
 
 NEEDS = {"mlflow": ("mlflow", "mlflow_skinny"), "wandb": ("wandb",), "trackio": ("trackio",)}
 """Logger -> modules of which one must be installed."""

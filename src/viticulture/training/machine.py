@@ -17,10 +17,8 @@ from ..version import VERSION
 
 TRIM_THRESHOLD, MMAP_THRESHOLD, PERTURB = -1, -3, -6  # names of glibc's malloc.h
 NEVER = -1
-LARGEST = 1 << 30
-"""Bytes from which memory still comes from the system and goes back to it, such as a cache of images."""
-LARGEST_OF_OLD = 32 << 20
-"""The same where glibc (before 2.35) allows no more."""
+LARGEST = 1 << 30  # bytes from which memory still comes from the system and goes back to it, such as a cache of images
+LARGEST_OF_OLD = 32 << 20  # the same where glibc (before 2.35) allows no more
 
 
 def environment_metadata() -> dict[str, Any]:
@@ -48,9 +46,8 @@ def _commit() -> str | None:
 
     def git(*arguments: str) -> str:
         command = ["git", *arguments]
-        return subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
-        ).stdout.strip()
+        folder = Path(__file__).parent
+        return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout.strip()
 
     with suppress(OSError, subprocess.CalledProcessError):
         if git("ls-files", "--error-unmatch", __file__):

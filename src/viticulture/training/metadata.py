@@ -8,8 +8,7 @@ from typing import Any
 from ..errors import UserError
 from ..keywords import rebuilt
 
-CURE = "; bring back a copy, or train anew"
-"""Advice about a damaged file of a run."""
+CURE = "; bring back a copy, or train anew"  # advice about a damaged file of a run
 
 METADATA: dict[str, Any] = {  # with a question mark: optional
     "recipe": str,
@@ -44,6 +43,7 @@ METADATA: dict[str, Any] = {  # with a question mark: optional
     "length?": int,
     "logged?": dict[str, Any],
     "seconds?": float,
+    "core_seconds?": float,
     "settings?": dict[str, dict[str, Any]],
     "start?": str | None,
     "steps?": int,
@@ -55,12 +55,8 @@ _ABSENT = object()
 
 
 def check_metadata(path: Path, content: Mapping[str, Any], types: Mapping[str, Any], whole: bool = True) -> None:
-    """Compare a JSON file's content with types.
-
-    Args:
-        types: dotted key -> annotation; a key with a question mark may be missing.
-
-    Raises: UserError naming the key and its value.
+    """Compare a JSON file's content with types. `types`: dotted key -> annotation; a key with a question mark may be
+    missing. Raises: UserError naming the key and its value.
     """
     for key, kind in types.items():
         name, value = key.rstrip("?"), content

@@ -165,10 +165,7 @@ def cut(path: Path, step: int) -> None:
 
 
 def read_history(path: Path) -> list[dict[str, float]]:
-    """Return a row an epoch, counted from 1, with the last value in it of every metric.
-
-    Raises: UserError if the file holds no such table.
-    """
+    """Return a row an epoch, counted from 1, with the last value in it of every metric."""
     epochs: dict[int, dict[str, float]] = {}
     for _, epoch, name, value in _read(path):
         epochs.setdefault(epoch + 1, {})[name] = value

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from ..data.batches.batch import Batch
+from ..data.batches.targets import Batch
 from ..guides.guide import teacher_images
 from ..methods.method import Method, StepContext
 from ..optim import SAM

@@ -28,8 +28,7 @@ from ..errors import UserError
 
 POLL_SECONDS = 0.5
 FAREWELL = timedelta(seconds=10)  # for processes that may be gone already
-RUN_FOLDER = "VITICULTURE_RUN"
-"""Environment variable that passes a run's folder to the processes that it starts."""
+RUN_FOLDER = "VITICULTURE_RUN"  # environment variable that passes a run's folder to the processes that it starts
 _endings = itertools.count()  # of trainings in this process
 
 LAUNCHERS = (
@@ -229,7 +228,6 @@ def of_every(value: Any) -> list[Any]:
 
 
 def rank() -> int:
-    """Return this process's rank in a training."""
     return distributed.get_rank() if _of_several() else 0
 
 

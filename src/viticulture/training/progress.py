@@ -16,11 +16,9 @@ from ..waiting import STDERR, is_silent
 from .metrics import StepMetrics
 from .module import TrainingModule
 
-QUIET = 30.0
-"""Seconds between two lines without a terminal."""
+QUIET = 30.0  # seconds between two lines without a terminal
 
-BAR = 20
-"""Columns of a training's bar."""
+BAR = 20  # columns of a training's bar
 
 FORECAST_STEPS, FORECAST_SECONDS = 20, 3.0
 """Part of a training, whichever is shorter, from which the remaining time is estimated."""

@@ -45,10 +45,8 @@ _CHECKSUM = 4  # bytes
 
 
 class Replay(Callback):
-    """Gives every frozen teacher a `Memory` of its logits during a training.
-
-    Args:
-        gigabytes: limit of the logits of all runs on this disk, in 10^9 bytes.
+    """Gives every frozen teacher a `Memory` of its logits during a training. `gigabytes`: limit of the logits of all
+    runs on this disk, in 10^9 bytes.
     """
 
     def __init__(self, session: Session, gigabytes: float) -> None:
@@ -135,18 +133,12 @@ class Budget:
 
 
 class Memory:
-    """One teacher's logits, by epoch and step.
-
-    Args:
-        place_of: epoch and micro-batch of a step's images; None for any others.
+    """One teacher's logits, by epoch and step. `place_of`: epoch and micro-batch of a step's images; None for any
+    others.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        budget: Budget,
-        place_of: Callable[[Tensor], tuple[int, int] | None],
-        device: torch.device,
+        self, folder: Path, budget: Budget, place_of: Callable[[Tensor], tuple[int, int] | None], device: torch.device
     ) -> None:
         self.folder, self.budget, self.place_of, self.device = folder, budget, place_of, device
         self.kind: tuple[torch.dtype, tuple[int, ...]] | None = self._read_kind()

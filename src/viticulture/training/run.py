@@ -130,7 +130,8 @@ def fit(
     if trainer.is_global_zero and not until:
         for name, student in {"last": method.student, **({"ema": ema.student} if ema else {})}.items():
             save(student, run.weights(name), method.data_spec, {**metadata, "epoch": trainer.current_epoch})
-        run.update(seconds=round(keep.seconds_spent(), 1), steps=trainer.global_step)
+        seconds, core_seconds = round(keep.seconds_spent(), 1), round(keep.core_seconds_spent(), 1)
+        run.update(seconds=seconds, core_seconds=core_seconds, steps=trainer.global_step)
         if replay:
             run.update(teacher_logits=replay.counts)
         if warning := perfect.warning(validation, trainer.current_epoch, train.epochs):
@@ -139,7 +140,6 @@ def fit(
 
 
 def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeCheckpointIO, on_gpu: bool) -> Trainer:
-    """Return Lightning's Trainer for the recipe."""
     train, engine = session.config.train, session.config.engine
     cluster = environment(engine)  # before the loggers, which use its numbers
     together = "ddp_find_unused_parameters_true" if session.method.has_idle_heads else "ddp"

@@ -11,7 +11,6 @@ checkpoints/       last.ckpt, from which the run resumes exactly
 weights/           best, last and ema, each a folder with model.safetensors and config.json
 evaluation.json    results by weights and split, and which of them counts
 predictions.npz    predictions of every image
-multilabel.json, multilabel.npz, dense.json, found.json    the same of several labels, of objects and of pixels
 references.json    references without training
 pictures.npz       images and maps of the page
 explain.json, features.npz, robustness.json, corruptions.npz, localization.json, agreement.json, probe.json, report.html
@@ -34,14 +33,11 @@ from .metadata import CURE, METADATA, check_metadata
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-FORMAT = 2
-"""Version of the folder's layout and of what a resumed run assumes; raised when either changes."""
+FORMAT = 2  # version of the folder's layout and of what a resumed run assumes; raised when either changes
 
-WEIGHTS = ("best", "last", "ema")
-"""Weights that a run may hold, in order of preference."""
+WEIGHTS = ("best", "last", "ema")  # weights that a run may hold, in order of preference
 
-PLAN = "budget.json"
-"""Plan of a run within a budget; a folder with it can be resumed."""
+PLAN = "budget.json"  # plan of a run within a budget; a folder with it can be resumed
 
 BEGUN = {"recipe.yaml", "split.json"}  # written before run.json, which makes the folder a run
 
@@ -251,7 +247,7 @@ class RunFolder:
 
     @property
     def image_names(self) -> dict[str, list[str]]:
-        """Split -> names of its images, in order. Raises: UserError if the file is missing or damaged."""
+        """Split -> names of its images, in order."""
         return self._names_by_split(self.read("split.json").get("names"))
 
     @property

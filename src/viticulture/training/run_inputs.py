@@ -24,12 +24,9 @@ from .run_folder import RunFolder
 
 
 def config_of(run: RunFolder, guides: bool = False) -> Config:
-    """Return the recipe of a run from its recipe.yaml, with the current paths of its earlier stages.
-
-    Args:
-        guides: whether guides of code that is not here are errors, as for training, or left out.
-
-    Raises: UserError if a value in the file was changed since, or if it names code that the user has not named.
+    """Return the recipe of a run from its recipe.yaml, with the current paths of its earlier stages. `guides`: whether
+    guides of code that is not here are errors, as for training, or left out. Raises: UserError if a value in the file
+    was changed since, or if it names code that the user has not named.
     """
     metadata, path = run.read("run.json"), run.path / "recipe.yaml"
     run.text("recipe.yaml")  # says how to restore it where it is missing
@@ -65,10 +62,7 @@ def dataset_of(run: RunFolder, config: Config, data: Any = "") -> Dataset:
 
 
 def own_data(run: RunFolder) -> str:
-    """Return the data that a run was trained on, by its path or its name.
-
-    Raises: UserError if it no longer exists, or is opened by code that the user has not named.
-    """
+    """Return the data that a run was trained on, by its path or its name."""
     about = run.read("run.json")["data"]
     check_data(run.path, about["folder"] or "", about["source"])
     return last_place(run.path, about["folder"]) or str(about["source"])

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..config.checks import check_parts, check_rates
-from ..config.plan import Plan, plan_of
+from ..config.checks import check_learns_unlabeled, check_parts, check_rates
 from ..config.references import check_alone, check_outlast, from_anywhere
-from ..config.resolve import Config
+from ..config.resolve import Config, Plan, plan_of
 from ..config.start import load_started
 from ..data.batches.loader import Shard
 from ..data.dataset import Dataset
@@ -40,20 +39,14 @@ from .processes import RUN_FOLDER, check_devices, is_leader, launched
 from .run_folder import RunFolder, claimed, fresh
 from .run_inputs import are_same, config_of, dataset_of, folder_of, keep_place, others
 
-RUNS = "runs"
-"""Folder of runs whose path is not named."""
+RUNS = "runs"  # folder of runs whose path is not named
 IMAGE_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm, nn.InstanceNorm1d, nn.InstanceNorm2d)
 """Layers that average over images, or over a map, which may hold a single value."""
 
 
 @dataclass(frozen=True)
 class Session:
-    """A training that is ready to begin or to resume.
-
-    Args:
-        fingerprint: digest of settings, seed and images; only a checkpoint with the same belongs to this run.
-        begun: true for a run that resumes, from its checkpoint where it has one.
-    """
+    """A training that is ready to begin or to resume."""
 
     run: RunFolder
     config: Config
@@ -61,12 +54,12 @@ class Session:
     method: Method
     seed: int
     warnings: list[str]
-    fingerprint: str = ""
-    begun: bool = False
+    fingerprint: str = ""  # digest of settings, seed and images; only a checkpoint with the same belongs to this run
+    begun: bool = False  # true for a run that resumes, from its checkpoint where it has one
     plan: Plan = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "plan", plan_of(self.config, len(self.dataset.train)))
+        object.__setattr__(self, "plan", plan_of(self.config, len(self.dataset.trained_on)))
 
     @property
     def leads(self) -> bool:
@@ -112,6 +105,7 @@ def begin(
     if overwrite:
         check_outlast(config.values, path)
     check_parts(config)
+    check_learns_unlabeled(config)
     check_rates(config)
     check_logger(config.engine)
     dataset = load_dataset(labeled, config, seed)

@@ -30,8 +30,7 @@ from .module import TrainingModule
 from .processes import of_every
 from .run_folder import RunFolder
 
-SHARE = 0.05
-"""Of the time, for checkpoints at epochs' ends."""
+SHARE = 0.05  # of the time, for checkpoints at epochs' ends
 
 _training = threading.RLock()
 
@@ -131,17 +130,22 @@ class KeepLast(Checkpoint):
     def __init__(self, run: RunFolder, minutes: float) -> None:
         self.run, self.interval = run, 60 * minutes
         self.saved_at = self.began_at = time.monotonic()
-        self.seconds_before = self.cost = 0.0
+        self.cores_began_at = time.process_time()
+        self.seconds_before = self.core_seconds_before = self.cost = 0.0
 
     def seconds_spent(self) -> float:
         """Return the training time so far, that of earlier processes included."""
         return self.seconds_before + time.monotonic() - self.began_at
 
+    def core_seconds_spent(self) -> float:
+        """Return the same of the processors, of this process alone where several train."""
+        return self.core_seconds_before + time.process_time() - self.cores_began_at
+
     def state_dict(self) -> dict[str, Any]:
-        return {"seconds": self.seconds_spent()}
+        return {"seconds": self.seconds_spent(), "core_seconds": self.core_seconds_spent()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.seconds_before = state_dict["seconds"]
+        self.seconds_before, self.core_seconds_before = state_dict["seconds"], state_dict["core_seconds"]
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

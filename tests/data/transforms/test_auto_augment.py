@@ -8,8 +8,7 @@ from torchvision.transforms import AutoAugment as Theirs
 from torchvision.transforms import AutoAugmentPolicy, InterpolationMode
 
 from noise import pictures, uniform
-from viticulture.data.transforms.auto_augment import AutoAugment
-from viticulture.data.transforms.rand_augment import ALL, offsets, strengths
+from viticulture.data.transforms.rand_augment import ALL, AutoAugment, offsets, strengths
 from viticulture.errors import UserError
 
 POLICIES = {

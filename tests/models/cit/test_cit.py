@@ -16,7 +16,7 @@ from conftest import GOLDEN
 from formula_fill import fill, image
 from networks import error, random_images, randomized
 from refusals import refused
-from viticulture.deploy.onnx.export import to_onnx
+from viticulture.deploy.onnx.graph import to_onnx
 from viticulture.losses import cross_entropy, soft_distillation
 from viticulture.models.cit.cit import CiT, checkpoint_filter_fn
 from viticulture.models.data_spec import DataSpec

@@ -14,8 +14,7 @@ from conftest import Golden
 from networks import check_gradients, check_one_graph, error, randomized
 from refusals import refused
 from viticulture.kernels import plain_kernels
-from viticulture.models.cit.involution import Involution
-from viticulture.models.cit.rednet import checkpoint_filter_fn
+from viticulture.models.cit.rednet import Involution, checkpoint_filter_fn
 from viticulture.models.cpu import involution
 from viticulture.models.cpu.involution import involve
 

@@ -20,10 +20,8 @@ from refusals import refused
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.detection.backbone import MapBackbone
-from viticulture.models.detection.detector import Detector, DetectorSizes
-from viticulture.models.detection.networks import detector, load_network, segmenter
-from viticulture.models.detection.pyramid import SimpleFeaturePyramid
-from viticulture.models.detection.windows import open_windows
+from viticulture.models.detection.detector import Detector, DetectorSizes, SimpleFeaturePyramid
+from viticulture.models.detection.networks import detector, load_network, open_windows, segmenter
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import load, save
 

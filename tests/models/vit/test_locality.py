@@ -13,7 +13,7 @@ from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.vit.attention import is_plain
-from viticulture.models.vit.locality import LocalAttention, ShiftedPatchEmbed
+from viticulture.models.vit.plain_vit import LocalAttention, ShiftedPatchEmbed
 from viticulture.models.weights.files import load, save
 
 DATA = DataSpec(tuple(map(str, range(100))), (32, 32), (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))

@@ -12,7 +12,7 @@ from torch import Tensor
 from conftest import Golden
 from networks import train
 from refusals import refused
-from viticulture.deploy.onnx.export import to_onnx
+from viticulture.deploy.onnx.graph import to_onnx
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.vit.sparse_attention import Entmax, SparseAttention, threshold

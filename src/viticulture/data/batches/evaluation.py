@@ -15,12 +15,10 @@ from ..transforms.placement import Placement, placement
 from ..transforms.transform import send
 from ..transforms.view import Augment
 from ..workers import ahead, worker_count
-from .batch import Batch
 from .loader import fetch
-from .targets import crowd_batch, target_batch
+from .targets import Batch, crowd_batch, target_batch
 
-WHOLE = Letterbox()
-"""The crop of images for detectors and segmenters."""
+WHOLE = Letterbox()  # the crop of images for detectors and segmenters
 
 
 PIXELS, MAX_BATCH = 2**21, 256
@@ -47,11 +45,8 @@ class Input(Protocol):
 def evaluation_batches(
     images: Images, expected: Input, batch_size: int, device: torch.device, crop: Crop | None = None
 ) -> Iterator[Batch]:
-    """Yield every image once, in order, unchanged but for size; the last batch may be smaller.
-
-    Args:
-        expected: image size, mean and standard deviation.
-        crop: null takes the largest centered part of the input's shape.
+    """Yield every image once, in order, unchanged but for size; the last batch may be smaller. `expected`: image size,
+    mean and standard deviation. `crop`: null takes the largest centered part of the input's shape.
     """
     normalize = evaluation_view(expected).normalize
     for numbers, view in evaluation_views(images, expected, batch_size, device, crop):
@@ -93,7 +88,6 @@ def target_batches(
 
 
 def evaluation_view(expected: Input, crop: Crop | None = None) -> Augment:
-    """The view of an image in evaluation."""
     return Augment([crop or CenterCrop()], expected.image_size, expected.mean, expected.std, 0)
 
 

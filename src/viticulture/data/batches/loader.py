@@ -26,44 +26,34 @@ from ..transforms.resample import ImageBatch
 from ..transforms.transform import send
 from ..transforms.view import Augment
 from ..workers import ahead, worker_count
-from .batch import TEACHER_IMAGE, Batch
 from .sampling import NATURAL, Sampling, repeated, seeded
-from .targets import target_batch
+from .targets import TEACHER_IMAGE, Batch, target_batch
 
 CPU = torch.device("cpu")
 GROUP = 2**24
 """Pixels that a GPU transforms at once, of several steps where one has fewer: small images take longer to launch than
 to compute. In float32 they take 200 MB."""
-Key = tuple[int, int]
-"""Epoch and step."""
+Key = tuple[int, int]  # epoch and step
 
 
 @dataclass(frozen=True)
 class Shard:
-    """This process's part of every batch.
-
-    Args:
-        workers: processes that prepare batches ahead, on the CPU; null takes none for cached images and one a core, up
-            to eight, for streamed ones. They start with the first batch and stay.
-    """
+    """This process's part of every batch."""
 
     rank: int = 0
     world: int = 1
+    # Processes that prepare batches ahead, on the CPU; null takes none for cached images and one a core, up to eight,
+    # for streamed ones. They start with the first batch and stay.
     workers: int | None = None
 
 
 @dataclass(frozen=True)
 class Draw:
-    """Everything random in this process's part of a step.
-
-    Args:
-        u: for each view [B, columns] uniform numbers.
-        batch_u: for each view the numbers of the whole batch.
-    """
+    """Everything random in this process's part of a step."""
 
     numbers: Tensor
-    u: list[Tensor]
-    batch_u: list[Tensor]
+    u: list[Tensor]  # for each view [B, columns] uniform numbers
+    batch_u: list[Tensor]  # for each view the numbers of the whole batch
 
 
 class Loader:
@@ -132,7 +122,8 @@ class Loader:
             key = self.epoch, self.next
             if self._running is None or self._running[0] != key:  # the first step, or a jump
                 self._running = None  # ends its workers
-                self._running = key, self._steps_from(*key)
+                skipped = self.next % self.at_once  # groups are those of the whole epoch, see `_batches_from`
+                self._running = key, islice(self._batches_from(self.epoch, self.next - skipped), skipped, None)
             running = self._running[1]
             batch = next(running)
             self.next += 1
@@ -182,21 +173,18 @@ class Loader:
         return self._order[1]
 
     def _at_once(self) -> int:
-        """Return the number of steps whose views are made together."""
-        if self.device.type == "cpu":
+        """Return the steps whose views a GPU makes together, at least 1; streamed images come step by step."""
+        if self.device.type == "cpu" or not isinstance(self.images, CachedImages):
             return 1
-        return steps_at_once(self.images, self.augments, self.batch_size // self.shard.world)
+        pixels = self.batch_size // self.shard.world * max(math.prod(augment.image_size) for augment in self.augments)
+        return max(1, GROUP // pixels)
 
-    def _steps_from(self, epoch: int, step: int) -> Iterator[Batch]:
-        """Yield the batches of every step from one on, without end.
+    def _batches_from(self, epoch: int, step: int) -> Iterator[Batch]:
+        """Yield the batches of every step from the first one of a group on, without end.
 
         Steps go through the stages in groups (`at_once`), as the views of an image depend on its own numbers alone.
         The groups are those of the whole epoch: a GPU may round otherwise in a batch of another size.
         """
-        skipped = step % self.at_once
-        return islice(self._batches_from(epoch, step - skipped), skipped, None)
-
-    def _batches_from(self, epoch: int, step: int) -> Iterator[Batch]:
         prepared: Iterator[list[Tensor]] | None = None
         if self.workers:
             twin = copy.copy(self)  # to be pickled, where processes are not forked
@@ -269,12 +257,6 @@ def _joined(draws: Sequence[Draw]) -> Draw:
         return draws[0]
     columns = [torch.cat(tables) for tables in zip(*(draw.u for draw in draws), strict=True)]
     return Draw(torch.cat([draw.numbers for draw in draws]), columns, [])
-
-
-def steps_at_once(images: Images, augments: Sequence[Augment], batch_size: int) -> int:
-    """Number of steps whose views a GPU makes together, at least 1; streamed images come step by step."""
-    pixels = batch_size * max(math.prod(augment.image_size) for augment in augments)
-    return max(1, GROUP // pixels) if isinstance(images, CachedImages) else 1
 
 
 def resident(images: Images, device: torch.device) -> Images:

@@ -15,18 +15,13 @@ BLOCK = 256  # DeiT counts the images of a repeated epoch in these
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling of an epoch's images.
+    """Sampling of an epoch's images."""
 
-    Args:
-        repeats: times that each image stands in a row in the order, so that copies fall into one batch (repeated
-            augmentation of DeiT, where an epoch still has about as many steps, with 1 / repeats of the images).
-        balanced: every class as often as any other, instead of every image once.
-        fixed_views: epochs after which all begins again; null: never.
-    """
-
+    # Times that each image stands in a row in the order, so that copies fall into one batch (repeated augmentation of
+    # DeiT, where an epoch still has about as many steps, with 1 / repeats of the images).
     repeats: int = 1
-    balanced: bool = False
-    fixed_views: int | None = None
+    balanced: bool = False  # every class as often as any other, instead of every image once
+    fixed_views: int | None = None  # epochs after which all begins again; null: never
 
     def __post_init__(self) -> None:
         if self.repeats < 1:
@@ -44,8 +39,7 @@ class Sampling:
         return repeated(permutation, self.repeats, world)
 
 
-NATURAL = Sampling()
-"""Every image once."""
+NATURAL = Sampling()  # every image once
 
 
 def seeded(*key: int) -> torch.Generator:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects and masks of a batch's images, where the augmentation put them.
+"""A batch, from the loader to the losses: its images, and their objects and masks where the augmentation put them.
 
     boxes   [B, N, 4] float32, pixels of the canvas, N the most objects of an image in the batch
     labels  [B, N] int64, -1 where an image has fewer
@@ -18,12 +18,29 @@ from torch import Tensor
 from ..targets.objects import UNLABELED, Annotations, Boxed, Objects
 from ..transforms.placement import MIN_SIDE, Placement
 
-ROUNDING = 1e-2
-"""Pixels by which a box that is not cut may lose of its sides."""
+TEACHER_IMAGE = "teacher_image"
+
+Batch = dict[str, Tensor]
+"""Images of one step, or of one pass over held-out images, by these names. (Objects and masks: targets.py.)
+
+    image  [B, channels, H, W] float, normalized
+    teacher_image [B, channels, h, w] float, the same crop and changes of `image` in another size, where the recipe has
+           one for teachers (`images.teacher_size`)
+    label  [B] int64, or [B, C] float once mixup or smoothing made it a distribution; of several labels an image always
+           [B, C] float, 1 for each class in the image
+    index  [B] int64, the image's number in its split
+    class_weight [B] float, N / (C n) of the image's class with n of N held-out images, where classes count alike
+    image2 [B, channels, H, W] float, the second view, where the recipe has one (`augment2`)
+    image3 [B, channels, h, w] float, and so on: local crops, where the method needs them (`augment_local_crops`)
+    noise  [B, N] float in [0, 1), where the method needs it
+    kept   [B, K] int64, the visible patches, where the method masks the others
+"""
+
+
+ROUNDING = 1e-2  # pixels by which a box that is not cut may lose of its sides
 
 
 def target_batch(place: Placement, numbers: Tensor, targets: Annotations, masks: bool = False) -> dict[str, Tensor]:
-    """The targets of a batch, on the CPU."""
     rows = numbers.tolist()
     if not isinstance(targets, Boxed):
         planes = [targets.pixels[targets.rows[row]] for row in rows]

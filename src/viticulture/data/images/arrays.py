@@ -18,16 +18,13 @@ from numpy.typing import NDArray
 
 from .format import Unfit, value_range
 
-MAX_VALUES = 3 * 178_956_970
-"""Of one file: as many as the largest picture has (`pillow.MAX_PIXELS`)."""
-MAX_INFLATION = 1100
-"""Times by which deflate makes anything smaller, at most."""
-START = 8
-"""Bytes that tell the kind of a file."""
+MAX_VALUES = 3 * 178_956_970  # of one file: as many as the largest picture has (`pillow.MAX_PIXELS`)
+MAX_INFLATION = 1100  # times by which deflate makes anything smaller, at most
+START = 8  # bytes that tell the kind of a file
 WHITE_IS_ZERO = 0
 _NO_LEVELS = {3: "numbers of a palette", 8: "CIELAB colors", 9: "ICCLab colors", 10: "ITULab colors"}
 """TIFF's tag 262 where numbers are neither gray nor shares of red, green and blue."""
-_TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+NPY_START, TIFF_STARTS = b"\x93NUMPY", (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # how the files begin
 
 
 class ArrayReader(NamedTuple):
@@ -40,23 +37,9 @@ class ArrayReader(NamedTuple):
     shape: Callable[[BinaryIO], tuple[int, ...]]
 
 
-def is_npy(start: bytes) -> bool:
-    """Return whether a file that begins so is one of NumPy's."""
-    return start.startswith(b"\x93NUMPY")
-
-
-def is_tiff(start: bytes) -> bool:
-    """Return whether a file that begins so is a TIFF."""
-    return start.startswith(_TIFF)
-
-
 def npy_header(file: BinaryIO, length: int | None = None) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Read shape and type of an open .npy.
-
-    Args:
-        length: bytes of the file, to check that it holds as many numbers as the header says; None checks nothing.
-
-    Raises: ValueError for a damaged header, and one of more numbers than follow.
+    """Read shape and type of an open .npy. `length`: bytes of the file, to check that it holds as many numbers as the
+    header says; None checks nothing. Raises: ValueError for a damaged header, and one of more numbers than follow.
     """
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -92,7 +75,6 @@ def npy_shape(file: BinaryIO) -> tuple[int, ...]:
 
 
 def npy_values(file: BinaryIO) -> NDArray[Any]:
-    """Read the numbers of a .npy."""
     length = file.seek(0, SEEK_END)
     file.seek(0)
     npy_shape(file)

@@ -45,8 +45,7 @@ if TYPE_CHECKING:
 
 Decoded = NDArray[Any] | Image.Image
 """An image that needs no file: numbers [H, W] or [H, W, C], or a picture of Pillow's."""
-DECODED = np.ndarray, Image.Image
-"""The same for `isinstance`, to tell it from an open file."""
+DECODED = np.ndarray, Image.Image  # the same for `isinstance`, to tell it from an open file
 
 CLOSED = "a picture of PIL was closed before its pixels were used; call its load() while it is open, or pass its copy()"
 
@@ -67,23 +66,17 @@ class OtherValues(Unreadable):
 
 
 class DecodedImage(NamedTuple):
-    """A decoded image.
+    """A decoded image."""
 
-    Args:
-        pixels: upright, [H, W, C]; smaller than the original only where `shrink` allowed it.
-        height: of the upright original, pixels.
-        mode: how the file holds its colors, in Pillow's words: "L", "RGB", "CMYK", "P", ...; of numbers, how many of
-            which type: "5 x uint16".
-        value_range: smallest and largest value in the file, where they have more than eight bits.
-        first: True for the first of several pages or frames, of which the others are not read.
-    """
-
-    pixels: Pixels
-    height: int
+    pixels: Pixels  # upright, [H, W, C]; smaller than the original only where `shrink` allowed it
+    height: int  # of the upright original, pixels
     width: int
+    # How the file holds its colors, in Pillow's words: "L", "RGB", "CMYK", "P", ...; of numbers, how many of which
+    # type: "5 x uint16".
     mode: str
+    # Smallest and largest value in the file, where they have more than eight bits.
     value_range: tuple[float, float] | None = None
-    first: bool = False
+    first: bool = False  # True for the first of several pages or frames, of which the others are not read
 
     @property
     def image(self) -> Image.Image:
@@ -138,9 +131,9 @@ def _array_reader(file: BinaryIO, pixel_format: PixelFormat) -> arrays.ArrayRead
     """Return the reader of a file's numbers where Pillow cannot read it, or would change them."""
     start = file.read(arrays.START)
     file.seek(0)
-    if arrays.is_npy(start):
+    if start.startswith(arrays.NPY_START):
         return arrays.NPY
-    if not arrays.is_tiff(start):
+    if not start.startswith(arrays.TIFF_STARTS):
         return None
     if pixel_format.channels not in (None, 1, 3):
         return arrays.TIFF
@@ -238,13 +231,13 @@ def image_size(file: BinaryIO | Decoded, name: str) -> tuple[int, int]:
 
 
 def load_picture(file: BinaryIO, name: str) -> Image.Image:
-    """Load Pillow's picture of a file, neither turned nor converted. Raises: Unreadable."""
+    """Load Pillow's picture of a file, neither turned nor converted."""
     with _naming(name):
         return pillow.read_file(file, pillow.loaded)
 
 
 def orientation_of(file: BinaryIO, name: str, pixel_format: PixelFormat) -> int:
-    """EXIF orientation of a file, 1 to 8; numbers lie upright (1). Raises: Unreadable."""
+    """EXIF orientation of a file, 1 to 8; numbers lie upright (1)."""
     with _naming(name):
         return 1 if _array_reader(file, pixel_format) is not None else pillow.read_file(file, exif_orientation)
 
@@ -260,13 +253,9 @@ def reason(error: BaseException) -> str:
 
 
 def as_pixels(image: Any) -> Decoded:
-    """Convert one image of any library to what `decode` takes: numbers [H, W, C], or Pillow's picture, loaded.
-
-    Args:
-        image: Pillow's; an array [H, W] or [H, W, C]; a tensor [H, W] or [C, H, W], or [H, W, C] of one or three
-            channels.
-
-    Raises: UserError for anything else, and for a closed picture; any error of Pillow's for a damaged one.
+    """Convert one image of any library to what `decode` takes: numbers [H, W, C], or Pillow's picture, loaded. `image`:
+    Pillow's; an array [H, W] or [H, W, C]; a tensor [H, W] or [C, H, W], or [H, W, C] of one or three channels. Raises:
+    UserError for anything else, and for a closed picture; any error of Pillow's for a damaged one.
     """
     if isinstance(image, Image.Image):
         if isinstance(image, ImageFile) and image.tile and image.fp is None:

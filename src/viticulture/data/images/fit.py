@@ -16,17 +16,11 @@ from .pillow import MAX_PIXELS
 
 @dataclass(frozen=True)
 class Fit:
-    """Gives an image another shape.
+    """Gives an image another shape."""
 
-    Args:
-        kind: pad puts the image in the middle of a plain color; stretch scales its sides apart.
-        fill: that color, 0 to 255 in each channel.
-        shape: height and width of the network's input; their ratio is the shape.
-    """
-
-    kind: Literal["pad", "stretch"]
-    fill: tuple[int, ...]
-    shape: tuple[int, int] = (1, 1)
+    kind: Literal["pad", "stretch"]  # pad puts the image in the middle of a plain color; stretch scales its sides apart
+    fill: tuple[int, ...]  # that color, 0 to 255 in each channel
+    shape: tuple[int, int] = (1, 1)  # height and width of the network's input; their ratio is the shape
 
     @property
     def fingerprint(self) -> str:

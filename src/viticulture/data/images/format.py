@@ -18,14 +18,11 @@ from numpy.typing import NDArray
 
 from ...errors import counted
 
-Pixels = NDArray[np.uint8]
-"""[H, W, C]."""
+Pixels = NDArray[np.uint8]  # [H, W, C]
 
-Ranges = tuple[tuple[float, float], ...]
-"""Low and high, of all channels or of each."""
+Ranges = tuple[tuple[float, float], ...]  # low and high, of all channels or of each
 
-LUMA = (19595, 38470, 7471)
-"""Of red, green and blue, over 65536: ITU-R 601-2, as Pillow computes it."""
+LUMA = (19595, 38470, 7471)  # of red, green and blue, over 65536: ITU-R 601-2, as Pillow computes it
 
 
 class Unfit(ValueError):
@@ -34,14 +31,10 @@ class Unfit(ValueError):
 
 @dataclass(frozen=True)
 class PixelFormat:
-    """Channels and value range of decoded images.
-
-    Args:
-        range: values that become black and white; empty takes those of the type: 0 and 255, 0 and 65535, of floats 0
-            and 1.
-    """
+    """Channels and value range of decoded images."""
 
     channels: int | None = 3
+    # Values that become black and white; empty takes those of the type: 0 and 255, 0 and 65535, of floats 0 and 1.
     range: Ranges = ()
 
     @property
@@ -50,11 +43,8 @@ class PixelFormat:
         return "" if self == RGB else f"{self.channels} channels {self.range}"
 
     def __call__(self, values: NDArray[Any]) -> Pixels:
-        """Convert values [H, W] or [H, W, C], of any numbers.
-
-        One channel is repeated three times; three are converted to gray where one is requested.
-
-        Raises: Unfit for another number of channels, or an unknown value range.
+        """Convert values [H, W] or [H, W, C], of any numbers. One channel is repeated three times; three are converted
+        to gray where one is requested. Raises: Unfit for another number of channels, or an unknown value range.
         """
         values = values[..., None] if values.ndim == 2 else values
         if values.ndim != 3 or not values.size:

@@ -39,19 +39,15 @@ UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 """EXIF orientation -> the operation that turns pixels upright."""
-SIDEWAYS = (5, 6, 7, 8)
-"""Orientations that swap height and width."""
+SIDEWAYS = (5, 6, 7, 8)  # orientations that swap height and width
 BITS, _SIGN = ExifTags.Base.BitsPerSample, ExifTags.Base.SampleFormat
 
 _LOWER = {"RGB;16B": "RGB;16L", "RGBA;16B": "RGBA;16L"}
 """How Pillow reads the upper bytes of a PNG's 16-bit colors -> how it reads the lower ones."""
-_WHITE = 65535
-"""Of 16 bits; of opacity: opaque."""
-_KEY = "viticulture"
-"""In `Image.info`, which travels with the picture into other processes."""
+_WHITE = 65535  # of 16 bits; of opacity: opaque
+_KEY = "viticulture"  # in `Image.info`, which travels with the picture into other processes
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_OF_PIXELS = (b"tRNS", b"acTL", b"fcTL", b"fdAT")
-"""Ancillary chunks that pixels depend on."""
+_OF_PIXELS = (b"tRNS", b"acTL", b"fcTL", b"fdAT")  # ancillary chunks that pixels depend on
 _OF_ORIENTATION = (b"eXIf", b"iTXtXML:com.adobe.xmp\0", b"tEXtRaw profile type exif\0", b"zTXtRaw profile type exif\0")
 """Beginnings of chunks that may hold the EXIF orientation."""
 

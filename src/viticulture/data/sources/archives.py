@@ -20,24 +20,18 @@ from typing import BinaryIO, NamedTuple
 from ...errors import UserError
 from .source import Reader
 
-MAX_MEMBER_BYTES = 2**29
-"""Largest file that is read out of an archive; a larger one is taken for a zip bomb."""
+MAX_MEMBER_BYTES = 2**29  # largest file that is read out of an archive; a larger one is taken for a zip bomb
 _UTF_8, _WINDOWS = 0x800, 0  # flag of a zip's member; system that made it
 
 
 class Span(NamedTuple):
-    """Position of a member.
-
-    Args:
-        offset: of its local header (zip) or of its bytes (tar).
-        checksum: CRC-32 of the file (zip), else 0.
-    """
+    """Position of a member."""
 
     name: str
-    offset: int
+    offset: int  # of its local header (zip) or of its bytes (tar)
     packed: int
     size: int
-    checksum: int = 0
+    checksum: int = 0  # CRC-32 of the file (zip), else 0
     deflated: bool = False
 
 

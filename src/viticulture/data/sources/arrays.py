@@ -24,10 +24,8 @@ class ArrayReader(Reader):
 
 
 def from_arrays(name: str, classes: Sequence[str], parts: dict[str, tuple[np.ndarray, np.ndarray]]) -> Source:
-    """Make a source of images in memory.
-
-    Args:
-        parts: "train", "val", "test" -> images [N, H, W] or [N, H, W, C], labels [N] (-1 without).
+    """Make a source of images in memory. `parts`: "train", "val", "test" -> images [N, H, W] or [N, H, W, C], labels
+    [N] (-1 without).
     """
     counts = [len(labels) for _, labels in parts.values()]
     ends = np.cumsum(counts)
@@ -45,9 +43,7 @@ def from_arrays(name: str, classes: Sequence[str], parts: dict[str, tuple[np.nda
 
 def open_digits() -> Source:
     """Open scikit-learn's 1,797 digits of 8 x 8 pixels, 0..16 scaled to 0..255; 897 to train and 900 to test,
-    stratified.
-
-    They are read from scikit-learn's file, since importing `sklearn.datasets` takes longer than a second.
+    stratified. They are read from scikit-learn's file, since importing `sklearn.datasets` takes longer than a second.
     """
     package = importlib.util.find_spec("sklearn")
     assert package is not None

@@ -109,22 +109,15 @@ def open_coco(path: Path) -> Source:
 
 @dataclass(frozen=True)
 class Numbering:
-    """Names of a list's images and classes.
-
-    Args:
-        sizes: file -> declared height and width, pixels; None where the list does not say.
-    """
+    """Names of a list's images and classes."""
 
     images: Mapping[Path, int | float | str]
     categories: Mapping[str, int]
-    sizes: Mapping[Path, tuple[Any, Any]]
+    sizes: Mapping[Path, tuple[Any, Any]]  # file -> declared height and width, pixels; None where the list does not say
 
 
 def numbering(file: Path) -> Numbering:
-    """Read the names of one list, which may lack objects, as those of images that are evaluated elsewhere do.
-
-    Raises: UserError for another file, or one that lists missing images.
-    """
+    """Read the names of one list, which may lack objects, as those of images that are evaluated elsewhere do."""
     root, content, split = _root(file), _read(file, ("images", "categories")), _splits([file], file.parent)[file]
     places = Places(root, str(file), _near(file, root))
     listed = {root / places.required(str(image["file_name"]), split): image for image in content["images"]}

@@ -23,14 +23,11 @@ SUFFIXES = frozenset(
 )
 """Endings of image files; HEIC, which needs an extra, is listed as unreadable without it, not passed over."""
 
-MISSING = "missing"
-"""The fingerprint of a file that does not exist."""
+MISSING = "missing"  # the fingerprint of a file that does not exist
 
-_LEAKS = (("test", "train"), ("val", "train"), ("test", "val"))
-"""A split, and one whose images it must not hold."""
+_LEAKS = (("test", "train"), ("val", "train"), ("test", "val"))  # a split, and one whose images it must not hold
 
-Pairs = list[tuple[int, int]]
-"""Rows of images that are one file."""
+Pairs = list[tuple[int, int]]  # rows of images that are one file
 
 
 class FileReader(Reader):

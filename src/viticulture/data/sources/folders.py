@@ -31,8 +31,7 @@ from .files import FileReader, file_fingerprint, is_image, with_links
 from .labels import classify, rows_of, split_of
 from .source import Reader, Source
 
-ARRAYS = ".npy"
-"""Ending of arrays: images where there are no pictures; next to pictures they are features or masks."""
+ARRAYS = ".npy"  # ending of arrays: images where there are no pictures; next to pictures they are features or masks
 
 LIST = re.compile(r"(.*[_-])?(train|val|valid|validation|test)([_-].*)?[.](csv|tsv|txt)", re.IGNORECASE)
 """Names of files that may list the images of a split."""
@@ -41,8 +40,7 @@ OURS = (frozenset({"run.lock"}), frozenset({"run.json", "recipe.yaml"}), frozens
 """Files that together mark a folder as a run or a study."""
 MAX_WAYS = 10_000
 """Ways by which a linked folder may be reached; links among folders multiply, two in each of 40 make 10^12."""
-Place = tuple[str, ...]
-"""A folder, by the names on its way."""
+Place = tuple[str, ...]  # a folder, by the names on its way
 
 
 class File(NamedTuple):
@@ -63,9 +61,9 @@ class FolderLayout(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def open_folder(path: Path, deeper: int = 0) -> Source:
+def open_folder(path: Path, deeper: int | None = 0) -> Source:
     """Open a folder of images, of WebDataset shards, or one that Hugging Face's `datasets` wrote; classes lie `deeper`
-    levels below the folders that would be classes."""
+    levels below the folders that would be classes. With None every image is read, and none has a class."""
     files, folders, ours = scan(path)
     images = images_among(files)
     names = {image.path for image in images}
@@ -230,6 +228,12 @@ def arrange(paths: Sequence[str], folders: Sequence[str], deeper: int = 0) -> Fo
     )
 
 
+def _unarranged(paths: Sequence[str]) -> FolderLayout:
+    """Return all images, in the order of their paths, without classes."""
+    kept, rows = sorted(range(len(paths)), key=paths.__getitem__), np.arange(len(paths))
+    return FolderLayout(kept, (), np.full(len(paths), -1, dtype=np.int64), {"train": rows}, ())
+
+
 def _check_words(tops: set[str]) -> None:
     """Raises: UserError for folders of folders whose names resemble splits: they would be classes."""
     words = [re.search("train|val|test", top.lower()) for top in tops]
@@ -275,9 +279,10 @@ def _source(
     others: list[str],
     reader: Callable[[list[int]], Reader],
     root: str = "",
-    deeper: int = 0,
+    deeper: int | None = 0,
 ) -> Source:
-    layout = arrange([image.path for image in images], folders, deeper)
+    paths = [image.path for image in images]
+    layout = _unarranged(paths) if deeper is None else arrange(paths, folders, deeper)
     if "images" in layout.classes and any(other.endswith("val/val_annotations.txt") for other in others):
         raise UserError(
             f"{path} holds Tiny-ImageNet, whose validation images have their classes in val_annotations.txt; unpack it "

@@ -29,8 +29,7 @@ from .several import cell_word, cell_words
 from .source import HERE, Reader, Source
 
 _NAME = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?(:[\w.,-]+)?")
-_PATIENCE = 3.0
-"""Seconds to wait for a response of Hugging Face; its library would try six times over half a minute."""
+_PATIENCE = 3.0  # seconds to wait for a response of Hugging Face; its library would try six times over half a minute
 
 _LABELS = ("label", "labels", "fine_label", "class", "category", "target")
 

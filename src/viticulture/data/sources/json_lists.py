@@ -39,10 +39,8 @@ class Entry(NamedTuple):
 
 
 def open_json(path: Path) -> Source:
-    """Open a list.
-
-    Several classes of an image are joined (several.py). Raises: UserError for other JSON, images with boxes, or files
-    that are missing.
+    """Open a list. Several classes of an image are joined (several.py). Raises: UserError for other JSON, images with
+    boxes, or files that are missing.
     """
     if re.fullmatch(r"(train|val).*", path.stem):
         return open_inaturalist(path)
@@ -105,7 +103,8 @@ def _label_studio(tasks: list[dict[str, Any]]) -> list[Entry]:
         files = [value for value in data.values() if isinstance(value, str) and is_image(value)]
         path = data["image"] if "image" in data else files[0]
         if "data" in task:
-            chosen = [_choices(annotation) for annotation in _annotations(task)]
+            every = task.get("annotations", task.get("completions", []))
+            chosen = [_choices(annotation) for annotation in every if not annotation.get("was_cancelled")]
             agreed = len(set(map(frozenset, chosen))) <= 1
             entries.append(Entry(str(path), tuple(word for words in chosen for word in words), bool(chosen), agreed))
         else:
@@ -122,12 +121,6 @@ def _check_min(tasks: Sequence[dict[str, Any]]) -> None:
             f"no image has the key choice, by which classes are read, but {some(others, 5)}; give the class by the key "
             "choice, or export it as JSON"
         )
-
-
-def _annotations(task: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the annotations of a task, without skipped ones."""
-    every = task.get("annotations", task.get("completions", []))
-    return [annotation for annotation in every if not annotation.get("was_cancelled")]
 
 
 def _min(task: dict[str, Any]) -> list[str]:

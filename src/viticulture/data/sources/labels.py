@@ -15,8 +15,7 @@ _SPLIT = re.compile(
     r"(train|val|test)(ing|id|idation)?([ _-]?(set|data|images))?([ _-]?(19|20)\d\d)?", flags=re.IGNORECASE
 )
 
-MISSING = re.compile(r"nan|<?na>?|n/a|null|none", flags=re.IGNORECASE)
-"""Spellings of an empty cell."""
+MISSING = re.compile(r"nan|<?na>?|n/a|null|none", flags=re.IGNORECASE)  # spellings of an empty cell
 _SEVERAL = re.compile(r"\s*[,;/&+]\s*")
 
 
@@ -86,10 +85,8 @@ def without_label(labels: Sequence[str | None]) -> np.ndarray | None:
 
 
 def classify(labels: Sequence[str | None], also: Iterable[str] = ()) -> tuple[tuple[str, ...], np.ndarray]:
-    """Return printable class names in natural order, and labels [N] int64, their positions, -1 for none.
-
-    Args:
-        labels: class name of each image; empty for none of the classes, None for unlabeled.
+    """Return printable class names in natural order, and labels [N] int64, their positions, -1 for none. `labels`:
+    class name of each image; empty for none of the classes, None for unlabeled.
     """
     same = {name: unicodedata.normalize("NFC", readable(name)) for name in {*labels, *also} if name}
     classes = tuple(sorted(set(same.values()), key=natural))

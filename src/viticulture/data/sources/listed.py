@@ -16,19 +16,13 @@ from .source import Source
 
 
 class Listed(NamedTuple):
-    """One image of a list.
-
-    Args:
-        label: name of its class; empty for none, None for unlabeled.
-        group: images of one are not divided between splits that are drawn; empty for none.
-        where: place in the list, such as "line 3", for errors.
-    """
+    """One image of a list."""
 
     path: str
-    label: str | None
+    label: str | None  # name of its class; empty for none, None for unlabeled
     split: str
-    group: str = ""
-    where: str = ""
+    group: str = ""  # images of one are not divided between splits that are drawn; empty for none
+    where: str = ""  # place in the list, such as "line 3", for errors
 
 
 def from_list(

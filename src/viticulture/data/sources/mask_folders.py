@@ -32,8 +32,7 @@ from .written import files_of, json_of, name_of, subfolder, whole
 
 NAMES = "classes.json"
 NO_CLASS = re.compile(r"unlabell?ed|void|ignored?", flags=re.IGNORECASE)  # either spelling
-MEANINGLESS = 254
-"""In `MaskFiles.values`: a pixel value that no class has."""
+MEANINGLESS = 254  # in `MaskFiles.values`: a pixel value that no class has
 MAX_CLASSES = 250
 
 
@@ -76,12 +75,9 @@ def open_masks(root: Path) -> Source:
 
 
 def read_mask(path: Path, values: np.ndarray, size: tuple[int, int], turn: int = 1) -> np.ndarray:
-    """Read a mask as [H, W] uint8 of classes, 255 for none.
-
-    Args:
-        turn: EXIF orientation of its image, by which a mask in the orientation of the file is turned.
-
-    Raises: UserError for another size, for colors, and for values without a class.
+    """Read a mask as [H, W] uint8 of classes, 255 for none. `turn`: EXIF orientation of its image, by which a mask in
+    the orientation of the file is turned. Raises: UserError for another size, for colors, and for values without a
+    class.
     """
     image = _loaded(path)
     if image.mode not in ("P", "L", "1", "I;16", "I"):

@@ -22,8 +22,7 @@ from .arrays import from_arrays
 from .source import Source
 
 SPLITS = ("train", "val", "test")
-MAX_EMPTY_CLASSES = 1000
-"""Classes without images that a label's number may imply; a greater number is damage."""
+MAX_EMPTY_CLASSES = 1000  # classes without images that a label's number may imply; a greater number is damage
 
 
 def open_named(name: str) -> Source:

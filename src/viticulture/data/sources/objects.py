@@ -48,23 +48,17 @@ WAYS = (
 AGAIN = 8  # items that are read twice, to check that they stay the same
 DAMAGED = OSError, SyntaxError, Image.DecompressionBombError
 """What Pillow raises for a damaged file; anything else is an error in the code of the data set."""
-UNREADABLE = "unreadable"
-"""The fingerprint of an image that could not be read."""
-Label = str | float | None
-"""Name of a class as `labels.classify` takes it, or a number to predict."""
+UNREADABLE = "unreadable"  # the fingerprint of an image that could not be read
+Label = str | float | None  # name of a class as `labels.classify` takes it, or a number to predict
 
 
 class Part(NamedTuple):
-    """The images of one split.
-
-    Args:
-        damaged: image whose label could not be read because it is damaged -> reason.
-    """
+    """The images of one split."""
 
     pixels: Callable[[int], Decoded]
     labels: list[Label]
     fingerprints: list[str]
-    damaged: dict[int, str]
+    damaged: dict[int, str]  # image whose label could not be read because it is damaged -> reason
 
 
 def _element(images: Any, i: int) -> Decoded:

@@ -19,11 +19,9 @@ from ...text import on_disk
 from .files import is_image
 from .labels import split_of
 
-_UPLOADED = re.compile(r"[0-9a-f]{8}-(.+)")
-"""Name of a file that was uploaded to Label Studio."""
+_UPLOADED = re.compile(r"[0-9a-f]{8}-(.+)")  # name of a file that was uploaded to Label Studio
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+:/+[^/]*/|/data/(?=upload/)", re.IGNORECASE)
-_FOREIGN = re.compile(r"[A-Za-z]:|(?=//)")
-"""A Windows drive or network machine."""
+_FOREIGN = re.compile(r"[A-Za-z]:|(?=//)")  # a Windows drive or network machine
 
 
 def is_inside(path: str) -> bool:

@@ -126,12 +126,8 @@ def _inaturalist(file: Path, kind: str) -> list[Listed]:
 
 
 def hundred_classes(imagenet: Source) -> Source:
-    """Select the images of ImageNet-100's classes.
-
-    Args:
-        imagenet: files in folders that are called by WordNet ids.
-
-    Raises: UserError if a class has no images.
+    """Select the images of ImageNet-100's classes. `imagenet`: files in folders that are called by WordNet ids. Raises:
+    UserError if a class has no images.
     """
     assert isinstance(imagenet.reader, FileReader)
     listed = resources.files(__package__).joinpath(f"{IMAGENET100}.txt").read_text("utf-8")

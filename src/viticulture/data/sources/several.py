@@ -18,8 +18,7 @@ from .source import Source
 from .written import number
 
 JOINT = "|"
-LISTS = list, tuple, set, frozenset, np.ndarray
-"""Types that hold several names."""
+LISTS = list, tuple, set, frozenset, np.ndarray  # types that hold several names
 YES, NO = ("1", "1.0", "true"), ("0", "0.0", "false")
 
 

@@ -35,6 +35,9 @@ RECIPES: dict[Contents, str] = {
 """The default recipe of other targets than classes."""
 
 
+UNLABELED = "unlabeled"  # the split of images that a training sees without labels (data.unlabeled)
+
+
 def portable(fingerprint: str) -> str:
     """Return the part of a fingerprint that a faithful copy of the file has as well."""
     return fingerprint.partition(HERE)[0]
@@ -135,7 +138,7 @@ class Source:
         return self if self.targets is None else replace(self, classes=(), targets=None, warnings=())
 
     def read(self, i: int) -> Image.Image:
-        """Return image i upright, in RGB and in full size. Raises: Unreadable."""
+        """Return image i upright, in RGB and in full size."""
         return self.picture(i).image
 
     def picture(self, i: int, shrink: int | None = None) -> decode.DecodedImage:
@@ -157,7 +160,7 @@ class Source:
         return (height, width) if self.fit is None else self.fit.size(height, width)
 
     def orientation(self, i: int) -> int:
-        """Return the EXIF orientation of image i. Raises: Unreadable."""
+        """Return the EXIF orientation of image i."""
         with self._opened(i) as file:
             return (
                 1 if isinstance(file, decode.DECODED) else decode.orientation_of(file, self.names[i], self.pixel_format)
@@ -176,6 +179,37 @@ class Source:
         targets = [] if self.targets is None else [[digest_of(self.targets)]]
         return digest(digest(part) for part in (*parts, *groups, *targets))
 
+    def with_unlabeled(self, more: "Source") -> "Source":
+        """Add another source's images, without their labels, as the split UNLABELED.
+
+        Raises: UserError for images with objects or masks, and for one of these images whose name begins like theirs.
+        """
+        if self.targets is not None:
+            raise UserError(
+                f"data.unlabeled adds images to classes, and {self.name} has objects or masks; leave it out"
+            )
+        if own := next((name for name in self.names if name.startswith(f"{UNLABELED}/")), None):
+            raise UserError(
+                f"images of data.unlabeled are called {UNLABELED}/..., as {own} of {self.name} is; rename that folder, "
+                "or move it out of the data"
+            )
+        count, shape, none = len(self), (len(more), *self.labels.shape[1:]), np.arange(len(more))
+        flags = np.zeros(count, bool) if self.unlabeled is None else self.unlabeled
+        return replace(
+            self,
+            labels=np.concatenate([self.labels, np.full(shape, np.nan if self.contents == "numbers" else -1)]).astype(
+                self.labels.dtype
+            ),
+            names=[*self.names, *(f"{UNLABELED}/{name}" for name in more.names)],
+            splits={**self.splits, UNLABELED: count + none},
+            fingerprints=[*self.fingerprints, *(f"{mark}{HERE}{more.root}" for mark in more.fingerprints)],
+            reader=_Both(self.reader, more.reader, count),
+            groups=None if self.groups is None else np.concatenate([self.groups, np.full(len(more), -1)]),
+            damaged={**self.damaged, **{count + i: reason for i, reason in more.damaged.items()}},
+            unlabeled=np.concatenate([flags, np.ones(len(more), bool)]),
+            warnings=(*self.warnings, *(f"data.unlabeled: {warning}" for warning in more.warnings)),
+        )
+
     @contextmanager
     def _opened(self, i: int) -> Iterator[BinaryIO | decode.Decoded]:
         try:
@@ -187,3 +221,13 @@ class Source:
         finally:
             if not isinstance(file, decode.DECODED):
                 file.close()
+
+
+class _Both(Reader):
+    """Reads the images of one reader, and behind its `count` images those of another."""
+
+    def __init__(self, first: Reader, second: Reader, count: int) -> None:
+        self.first, self.second, self.count = first, second, count
+
+    def open(self, i: int) -> BinaryIO | decode.Decoded:
+        return self.first.open(i) if i < self.count else self.second.open(i - self.count)

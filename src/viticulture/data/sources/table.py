@@ -27,8 +27,7 @@ from .source import Source
 from .written import csv_rows
 
 Word = TypeVar("Word", str, str | None)
-COLUMNS = ("path", "label", "split", "group")
-"""Columns that are known by their names."""
+COLUMNS = ("path", "label", "split", "group")  # columns that are known by their names
 
 
 def open_csv(path: Path) -> Source:
@@ -143,10 +142,7 @@ def _needed(names: Collection[str]) -> list[str]:
 def from_table(
     what: str, root: Path, columns: Mapping[str, Sequence[str | None]], rows: Sequence[str], named: Sequence[str] = ()
 ) -> Source | None:
-    """Return the images that a table lists; None where it has no column of paths, or none of labels.
-
-    Raises: UserError as `from_list`, for a split that is none, and for a gap in a column of 1 and 0.
-    """
+    """Return the images that a table lists; None where it has no column of paths, or none of labels."""
     columns = {
         name: whole_numbers(column) if name in ("label", "group") else column for name, column in columns.items()
     }

@@ -87,8 +87,7 @@ TORCHVISION = {
     "svhn": Named("SVHN", _TRAIN_TEST, "train_32x32.mat, test_32x32.mat", "svhn"),
 }
 
-NAMES = ("digits", IMAGENET100, *TORCHVISION)
-"""Every data set that has a name."""
+NAMES = ("digits", IMAGENET100, *TORCHVISION)  # every data set that has a name
 
 
 def open_named(name: str) -> Source:
@@ -104,14 +103,12 @@ def open_named(name: str) -> Source:
     root = data_folder() / named.folder
     try:
         sets = _open(named, root)
-    except (RuntimeError, OSError, ImportError, KeyError) as absent:
+    except (RuntimeError, OSError, ImportError, KeyError) as absent:  # a KeyError names a keyword of torchvision
         _check_left_behind(named, root)
         try:
             sets = _download(named, root)
         except (RuntimeError, OSError, ImportError, ValueError) as error:
-            why = (
-                "" if isinstance(absent, RuntimeError) else f" ({_line(absent)})"
-            )  # which names a keyword of torchvision
+            why = "" if isinstance(absent, RuntimeError) else f" ({_line(absent)})"
             raise UserError(
                 f"{name} is not in {root}{why} and could not be downloaded ({_line(error)}); put there"
                 f" {named.files}, or point VITICULTURE_DATA at the folder that holds them"
@@ -189,7 +186,6 @@ def _from_files(name: str, sets: dict[str, Any], root: Path) -> Source:
 
 
 def _items(part: Any) -> list[tuple[Any, int]]:
-    """Return paths and labels of a set of files."""
     kind = type(part).__name__
     # These three take no loader and decode the images.
     if kind == "OxfordIIITPet":

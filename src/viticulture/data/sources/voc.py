@@ -25,20 +25,15 @@ from .source import Source
 from .written import files_of, lines_of, number, subfolder, text_of, whole
 
 
-def is_voc(root: Path) -> bool:
-    """Return whether a folder has a folder of annotations in XML."""
-    return bool(_annotations(root))
-
-
-def _annotations(root: Path) -> list[Path]:
+def annotations(root: Path) -> list[Path]:
+    """Return the annotations in XML of a folder that has some."""
     folder = subfolder(root, "annotations")
     return files_of(folder, ".xml") if folder else []
 
 
 def open_voc(root: Path) -> Source:
-    """Open such a folder."""
     pictures = {Path(entry.path).stem for entry in images_among(scan(root)[0])}
-    places, files = Places(root, "its annotation"), _annotations(root)
+    places, files = Places(root, "its annotation"), annotations(root)
     read = [(file, *_voc(file)) for file in files]
     starts = [box[side] for _, _, _, entries in read for _, box, _ in entries for side in (0, 1)]
     first = 0 if any(start == 0 for start in starts) else 1

@@ -31,11 +31,9 @@ from .labels import classify, rows_of, split_of, without_label
 from .several import cell_word
 from .source import Source
 
-_FIRST = ("jpg", "jpeg", "png", "webp")
-"""Endings of the image of a sample that is read before any other."""
+_FIRST = ("jpg", "jpeg", "png", "webp")  # endings of the image of a sample that is read before any other
 _VERSION = "6"
-_MAX_SHARDS = 100_000
-"""Shards that a pattern may stand for."""
+_MAX_SHARDS = 100_000  # shards that a pattern may stand for
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)(?:\.\.-?(\d+))?")
 
 Arrange = Callable[[Sequence[str], Sequence[str]], Any]

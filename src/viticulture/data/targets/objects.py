@@ -20,27 +20,20 @@ from ...errors import UserError
 Shape = list[Any] | Mapping[str, Any]
 """An object's outline as COCO writes it: polygons [[x, y, x, y, ...], ...], or run lengths {counts, size}."""
 
-UNLABELED = 255
-"""In a mask of classes: a pixel without a class, ignored in training and evaluation."""
+UNLABELED = 255  # in a mask of classes: a pixel without a class, ignored in training and evaluation
 
 
 @dataclass(frozen=True, eq=False)
 class Objects:
-    """Objects of one image.
+    """Objects of one image."""
 
-    Args:
-        boxes: [n, 4] float32.
-        crowd: [n] bool, a box around many objects: not trained on, and predictions in it do not count as wrong.
-        shapes: n outlines; None where the data has no masks.
-        size: height and width of the upright image that was annotated; None where the data does not say.
-        areas: [n] float64, pixels of the original, by which objects are small or large; None where the data has none.
-    """
-
-    boxes: Tensor
+    boxes: Tensor  # [n, 4] float32
     labels: Tensor
-    crowd: Tensor
-    shapes: tuple[Shape, ...] | None = None
+    crowd: Tensor  # [n] bool, a box around many objects: not trained on, and predictions in it do not count as wrong
+    shapes: tuple[Shape, ...] | None = None  # n outlines; None where the data has no masks
+    # Height and width of the upright image that was annotated; None where the data does not say.
     size: tuple[int, int] | None = None
+    # [n] float64, pixels of the original, by which objects are small or large; None where the data has none.
     areas: Tensor | None = None
 
     def __len__(self) -> int:
@@ -113,20 +106,15 @@ _TURNS: dict[int, Callable[[Tensor, Tensor, float, float], tuple[Tensor, Tensor]
     8: lambda x, y, h, w: (y, w - x),
 }
 
-NO_OBJECTS = Objects.of([], [])
-"""Of an image without objects."""
+NO_OBJECTS = Objects.of([], [])  # of an image without objects
 
 
 @dataclass(frozen=True, eq=False)
 class MaskFiles:
-    """Masks whose pixels are classes, one file per image.
-
-    Args:
-        values: [256] uint8, for each pixel value its class, 255 for none, 254 for a value that has no meaning.
-    """
+    """Masks whose pixels are classes, one file per image."""
 
     paths: list[Path]
-    values: np.ndarray
+    values: np.ndarray  # [256] uint8, for each pixel value its class, 255 for none, 254 for a value that has no meaning
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,26 +125,18 @@ class Boxed:
     masks: bool
 
     def first(self, count: int) -> "Boxed":
-        """Return the objects of the first `count` images."""
         return Boxed(self.objects[:count], self.masks)
 
 
 @dataclass(frozen=True, eq=False)
 class Masked:
-    """Classes of the pixels of a split's images, in their order.
+    """Classes of the pixels of a split's images, in their order."""
 
-    Args:
-        pixels: [M, S, S] uint8, resized to a square as the images are; 255 is no class.
-        rows: [N] int64, which of the M belong to this split.
-        original: of image i the mask as stored on disk, upright, [H, W] uint8.
-    """
-
-    pixels: Tensor
-    rows: Tensor
-    original: Callable[[int], np.ndarray]
+    pixels: Tensor  # [M, S, S] uint8, resized to a square as the images are; 255 is no class
+    rows: Tensor  # [N] int64, which of the M belong to this split
+    original: Callable[[int], np.ndarray]  # of image i the mask as stored on disk, upright, [H, W] uint8
 
     def first(self, count: int) -> "Masked":
-        """Return the masks of the first `count` images."""
         return Masked(self.pixels, self.rows[:count], self.original)
 
 

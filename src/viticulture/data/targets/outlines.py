@@ -16,13 +16,12 @@ from .objects import Shape
 
 FINE = 5.0  # steps within a pixel to which COCO's code rounds corners
 
-FAR = 10
-"""Times the longer side of its image that a corner may lie away."""
+FAR = 10  # times the longer side of its image that a corner may lie away
 
 
 @cache
-def _coco() -> Any:
-    """pycocotools.mask. Raises: UserError where it is not installed."""
+def check_outlines() -> Any:
+    """Return pycocotools.mask. Raises: UserError where it is not installed, so that masks cannot be drawn."""
     if find_spec("pycocotools") is None:
         raise UserError(
             "masks of objects need pycocotools, which is not installed; run: pip install 'viticulture[dense]', or "
@@ -31,14 +30,9 @@ def _coco() -> Any:
     return import_module("pycocotools.mask")
 
 
-def check_outlines() -> None:
-    """Raises: UserError where masks cannot be drawn."""
-    _coco()
-
-
 def run_lengths(shape: Shape, height: int, width: int) -> dict[str, Any]:
     """An outline as compressed run lengths {size, counts}, for an image of that size, pixels."""
-    coco = _coco()
+    coco = check_outlines()
     if isinstance(shape, list):
         return coco.merge(coco.frPyObjects(shape, height, width))
     if isinstance(shape["counts"], list):
@@ -78,7 +72,7 @@ def fault(shape: Any, height: int, width: int) -> str:
 
 def bitmap(shape: Shape, height: int, width: int) -> np.ndarray:
     """An outline as [H, W] uint8, 1 inside."""
-    pixels: np.ndarray = _coco().decode(run_lengths(shape, height, width))
+    pixels: np.ndarray = check_outlines().decode(run_lengths(shape, height, width))
     return pixels
 
 
@@ -101,7 +95,7 @@ def bounded(shape: Shape, height: int, width: int) -> tuple[np.ndarray, int, int
 
 def encoded(pixels: np.ndarray) -> dict[str, Any]:
     """A bitmap [H, W] as run lengths that JSON can hold."""
-    encoding = _coco().encode(np.asfortranarray(pixels.astype(np.uint8)))
+    encoding = check_outlines().encode(np.asfortranarray(pixels.astype(np.uint8)))
     return {"size": [int(side) for side in encoding["size"]], "counts": encoding["counts"].decode("ascii")}
 
 
@@ -109,10 +103,10 @@ def overlaps(detected: list[dict[str, Any]], true: list[dict[str, Any]], crowd: 
     """Intersection over union of masks, [n, m]; with a crowd, the share of the detected mask inside it."""
     if not detected or not true:
         return np.zeros((len(detected), len(true)))
-    shares: np.ndarray = _coco().iou(detected, true, [int(each) for each in crowd])
+    shares: np.ndarray = check_outlines().iou(detected, true, [int(each) for each in crowd])
     return shares
 
 
 def area(outline: dict[str, Any]) -> float:
     """Count the pixels of a mask in run lengths."""
-    return float(_coco().area(outline))
+    return float(check_outlines().area(outline))

@@ -34,7 +34,8 @@ class Gray(Transform):
         self.probability = probability
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return apply_to_rows(images, rows_where(u[:, 0] < self.probability), pixels.to_gray)
+        rows = rows_where(u[:, 0] < self.probability)
+        return apply_to_rows(images, rows, lambda some: pixels.to_bytes(pixels.luma(some))[:, None].expand_as(some))
 
 
 class Solarize(Transform):

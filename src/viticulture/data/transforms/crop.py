@@ -27,8 +27,7 @@ TRIES = 10
 class Crop(ABC):
     """From cached images to the student's image size."""
 
-    columns: ClassVar[int]
-    """Uniform numbers that it reads for each image."""
+    columns: ClassVar[int]  # uniform numbers that it reads for each image
 
     @abstractmethod
     def __call__(self, images: ImageBatch, sizes: Tensor, u: Tensor, image_size: tuple[int, int]) -> Tensor:
@@ -45,13 +44,15 @@ class Crop(ABC):
 class BoxCrop(Crop):
     """A box of the image, resized."""
 
+    interpolation: MixedInterpolation = "bicubic"
+
     @abstractmethod
     def boxes(self, u: Tensor, sizes: Tensor, image_size: tuple[int, int]) -> Tensor:
         """Top, left, height, width as shares of the original's height and width, [B, 4] float64."""
 
-    @abstractmethod
     def bicubic(self, u: Tensor) -> Tensor:
         """[B] bool, True for images resized with the bicubic filter, False with the bilinear one."""
+        return torch.full((len(u),), self.interpolation == "bicubic")
 
     def __call__(self, images: ImageBatch, sizes: Tensor, u: Tensor, image_size: tuple[int, int]) -> Tensor:
         return resample(images, self.boxes(u, sizes, image_size), image_size, self.bicubic(u))
@@ -101,7 +102,7 @@ class ResizedCrop(BoxCrop):
     def bicubic(self, u: Tensor) -> Tensor:
         if self.interpolation == "random":
             return u[:, -1] < 0.5
-        return torch.full((len(u),), self.interpolation == "bicubic")
+        return super().bicubic(u)
 
 
 class CenterCrop(BoxCrop):
@@ -134,9 +135,6 @@ class CenterCrop(BoxCrop):
         box = target * ratio / size  # [B, 2]
         return torch.cat([(1 - box) / 2, box], 1)
 
-    def bicubic(self, u: Tensor) -> Tensor:
-        return torch.full((len(u),), self.interpolation == "bicubic")
-
 
 class Resize(BoxCrop):
     """The whole image, whatever its shape, resized with the bicubic filter."""
@@ -145,9 +143,6 @@ class Resize(BoxCrop):
 
     def boxes(self, u: Tensor, sizes: Tensor, image_size: tuple[int, int]) -> Tensor:
         return torch.tensor([0.0, 0.0, 1.0, 1.0], dtype=torch.float64).expand(len(u), 4)
-
-    def bicubic(self, u: Tensor) -> Tensor:
-        return torch.ones(len(u), dtype=torch.bool)
 
 
 class PaddedCrop(Crop):

@@ -32,8 +32,7 @@ class Mix:
     [1] Zhang et al. 2018, arXiv:1710.09412. [2] Yun et al. 2019, arXiv:1905.04899.
     """
 
-    columns = 5
-    """Uniform numbers that it reads for a batch."""
+    columns = 5  # uniform numbers that it reads for a batch
 
     def __init__(
         self,

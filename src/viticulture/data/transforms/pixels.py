@@ -89,11 +89,6 @@ def blend(base: Tensor, images: Tensor, factor: Tensor) -> Tensor:
     return clip_to_bytes((images - base).mul_(per_image(factor)).add_(base))
 
 
-def to_gray(images: Tensor) -> Tensor:
-    """Put the gray value into every channel."""
-    return to_bytes(luma(images))[:, None].expand(-1, images.shape[1], -1, -1)
-
-
 def invert(images: Tensor) -> Tensor:
     """255 - i."""
     return images ^ 255

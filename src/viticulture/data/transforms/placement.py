@@ -25,8 +25,7 @@ from .geometry import Flip
 from .resample import on_pixels
 from .view import Augment
 
-MIN_SIDE = 1.0
-"""Pixels on the canvas, of a box that is trained on."""
+MIN_SIDE = 1.0  # pixels on the canvas, of a box that is trained on
 FOLLOWED = {
     "scale_jitter": ScaleJitter,
     "flip": Flip,
@@ -40,23 +39,14 @@ FOLLOWED = {
 
 @dataclass(frozen=True)
 class Placement:
-    """Positions of a batch of images.
+    """Positions of a batch of images."""
 
-    Args:
-        edges: [B, 4] int64 top, left, height, width of the part, cached pixels.
-        extents: [B, 2] int64 height and width of that part on the canvas, pixels.
-        mirrored: [B] bool.
-        sizes: [B, 2] height and width of the originals, pixels.
-        side: S, pixels.
-        canvas: H, W, pixels.
-    """
-
-    edges: Tensor
-    extents: Tensor
-    mirrored: Tensor
-    sizes: Tensor
-    side: int
-    canvas: tuple[int, int]
+    edges: Tensor  # [B, 4] int64 top, left, height, width of the part, cached pixels
+    extents: Tensor  # [B, 2] int64 height and width of that part on the canvas, pixels
+    mirrored: Tensor  # [B] bool
+    sizes: Tensor  # [B, 2] height and width of the originals, pixels
+    side: int  # S, pixels
+    canvas: tuple[int, int]  # H, W, pixels
 
     def factors(self, i: int) -> tuple[Tensor, Tensor]:
         """Scale and shift of image i, (down, across) each: canvas = scale * original - shift, before mirroring."""
@@ -83,10 +73,8 @@ class Placement:
         return torch.stack([placed[:, 0::2].clamp(0, width), placed[:, 1::2].clamp(0, height)], 2).flatten(1).float()
 
     def mask(self, i: int, pixels: Tensor, outside: int) -> Tensor:
-        """Map values of image i to the canvas, the nearest at each place, and `outside` beyond the image.
-
-        Args:
-            pixels: [h, w] of the original's shape, whatever its size: the original's pixels or the cache's.
+        """Map values of image i to the canvas, the nearest at each place, and `outside` beyond the image. `pixels`:
+        [h, w] of the original's shape, whatever its size: the original's pixels or the cache's.
         """
         rows, columns = (self._places(i, axis, pixels.shape[axis]) for axis in (0, 1))
         height, width = self.extents[i].tolist()

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RandAugment as timm's `rand-mM-mstdS-inc1` means it, with operations drawn per image.
+"""RandAugment as timm's `rand-mM-mstdS-inc1` means it, and AutoAugment, with operations drawn per image.
 
 Cubuk et al. 2020, "RandAugment", arXiv:1909.13719; timm's fifteen operations that grow with the magnitude. Operations
 are chosen with replacement, each layer happens with `probability`, and where it does, its level is normal around the
 magnitude, cut to [0, 10]. Level 10 of posterize leaves black, as in timm with a Pillow that allows it. What moves
 pixels filters bicubically, an option of timm's that all of our papers use.
 
-Images are gathered by operation; shears and translations share one slide per axis.
+AutoAugment: Cubuk et al. 2019, arXiv:1805.09501; each image gets one of 25 pairs of operations that were searched for
+on a data set. Policies and magnitudes are torchvision's.
 """
 
 import copy
+import re
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
+from torchvision import transforms
 
 from ...errors import UserError
 from . import pixels
@@ -26,8 +29,7 @@ OPERATIONS = (
     "auto_contrast", "equalize", "invert", "rotate", "posterize", "solarize", "solarize_add", "color",
     "contrast", "brightness", "sharpness", "shear_x", "shear_y", "translate_x", "translate_y",
 )  # fmt: skip
-ALL = (*OPERATIONS, "posterize_half")
-"""And one of AutoAugment's."""
+ALL = (*OPERATIONS, "posterize_half")  # and one of AutoAugment's
 PLAIN = {"auto_contrast": pixels.auto_contrast, "equalize": pixels.equalize, "invert": pixels.invert}
 GRADED = {
     "posterize": pixels.posterize,
@@ -90,17 +92,11 @@ class RandAugment(Filling):
 
 
 class Drawn(NamedTuple):
-    """One layer: at most one operation an image. All [B], on the CPU.
+    """One layer: at most one operation an image. All [B], on the CPU."""
 
-    Args:
-        operation: position in ALL, -1 for none.
-        level: 0 to 10.
-        sign: 1 or -1, for operations that go two ways.
-    """
-
-    operation: Tensor
-    level: Tensor
-    sign: Tensor
+    operation: Tensor  # position in ALL, -1 for none
+    level: Tensor  # 0 to 10
+    sign: Tensor  # 1 or -1, for operations that go two ways
 
     def rows(self) -> dict[str, list[int]]:
         """Operation -> its images, for operations that occur."""
@@ -159,3 +155,47 @@ def offsets(drawn: Drawn, shears: list[int], moves: list[int], lines: int, lengt
     signed = drawn.sign * drawn.share
     sheared = 0.3 * signed[shears, None] * (torch.arange(lines) + 0.5)
     return torch.cat([sheared, (0.45 * length * signed[moves, None]).expand(-1, lines)])
+
+
+POLICIES = {policy.value: policy for policy in transforms.AutoAugmentPolicy}
+REACH = (150 / 331) / 0.45  # translation at AutoAugment's highest magnitude, 9, in RandAugment's at level 10
+
+
+class AutoAugment(Filling):
+    """One of the 25 pairs of operations of AutoAugment's policy, each operation with the probability found for it.
+
+    A random sign where an operation goes two ways. Deviation from torchvision: what moves pixels filters bicubically
+    and fills with the data's mean color.
+
+    Args:
+        policy: the data set on which it was searched for.
+    """
+
+    columns = 5
+
+    def __init__(self, policy: Literal["cifar10", "imagenet", "svhn"] = "cifar10") -> None:
+        if policy not in POLICIES:
+            raise UserError(f"auto_augment.policy must be cifar10, imagenet or svhn, got {policy!r}")
+        pairs = transforms.AutoAugment(POLICIES[policy]).policies
+        self.policy = torch.tensor(
+            [[_entry(*one) for one in pair] for pair in pairs], dtype=torch.float64
+        )  # [25, 2, 3]
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        for layer in (0, 1):
+            images = apply(images, self.draw(u, layer), self.fill)
+        return images
+
+    def draw(self, u: Tensor, layer: int) -> Drawn:
+        """Choose what layer 0 or 1 does to each image, from its five columns [B, 5]."""
+        pair, happens, sign = randint(u[:, 0], len(self.policy)).long(), u[:, 1 + layer], u[:, 3 + layer]
+        operation, probability, level = self.policy[pair, layer].unbind(1)
+        operation = torch.where(happens < probability, operation, -1).long()
+        return Drawn(operation, level, torch.where(sign < 0.5, 1.0, -1.0).double())
+
+
+def _entry(name: str, probability: float, magnitude: int | None) -> tuple[int, float, float]:
+    """Return an operation's position in ALL, its probability, and its level in RandAugment's terms."""
+    operation = {"Posterize": "posterize_half"}.get(name, re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    level = TOP * (magnitude or 0) / 9 * (REACH if name.startswith("Translate") else 1.0)
+    return ALL.index(operation), probability, level

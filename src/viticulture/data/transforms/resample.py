@@ -22,8 +22,7 @@ from torch import Tensor
 
 from .transform import send
 
-STRIP = 64
-"""Times the larger of the shorter side and the new size; a longer side is averaged first."""
+STRIP = 64  # times the larger of the shorter side and the new size; a longer side is averaged first
 
 ImageBatch = Tensor | Sequence[Tensor]
 """Images as one tensor [B, C, S, S], or one by one [C, S, S]: views into the cache on a CPU, which saves a copy."""

@@ -19,8 +19,7 @@ from ...errors import UserError
 class Transform(ABC):
     """Changes images that keep their size. Its constructor's keywords are its section of a recipe."""
 
-    columns: ClassVar[int]
-    """Uniform numbers that it reads for each image."""
+    columns: ClassVar[int]  # uniform numbers that it reads for each image
 
     @abstractmethod
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:

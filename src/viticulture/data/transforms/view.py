@@ -17,13 +17,12 @@ import torch
 from torch import Tensor
 
 from ...errors import UserError, counted
-from .auto_augment import AutoAugment
 from .color import Blur, ColorJitter, Gray, Solarize
 from .crop import CanvasCrop, CenterCrop, Crop, PaddedCrop, ResizedCrop, ScaleJitter
 from .erase import Erase
 from .geometry import Flip
 from .mix import Mix
-from .rand_augment import Filling, RandAugment
+from .rand_augment import AutoAugment, Filling, RandAugment
 from .resample import ImageBatch
 from .transform import Transform, send
 
@@ -32,8 +31,7 @@ TRANSFORMS = (
     Mix,
 )  # fmt: skip
 """Transforms that a recipe may name (in snake case), in the order in which they are applied."""
-CACHED = 2**17
-"""Floating-point numbers that a core's cache holds."""
+CACHED = 2**17  # Floating-point numbers that a core's cache holds
 
 
 class Augment:

@@ -1,30 +1,101 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run by its name: a local folder, or hf-hub:USER/NAME, which is downloaded once."""
+"""A run by its name: a local folder, or hf-hub:USER/NAME, which is downloaded once; and which parts of a run are
+shared.
+"""
 
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import timm
+
+from ...config.resolve import Config
 from ...disk import read_json, read_text
 from ...errors import UserError, shortened
 from ...text import read_yaml
-from ...user_code import check_known, of_a_file
+from ...user_code import CODE, check_known, of_a_file
 from ...waiting import quiet_hub
-from .shared import code_of_run
 
-HUB = "hf-hub:"
-"""Prefix of a run on the Hub, the same as timm's."""
+_BEGUN = re.compile(r"(~[^/]*|\.{1,2})?/")  # beginning of a path that locates a file on a machine
+_FOLDERS = re.compile(r"(^|[=:,\s])(?:~[^/\s,=:]*|\.{1,2})?/(?:[^,=:]*/)?")
+
+_SHARED = (
+    *("format", "versions", "commit", "hardware", "started", "status", "seed", "student"),
+    *("seconds", "steps", "batch_size", "views"),
+)
+
+
+def shareable_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return run.json without files and folders: the command, warnings, skipped images and the images' location."""
+    data = {**facts["data"], "folder": None, "skipped": {}}
+    word = str(data["source"])
+    if facts["data"]["folder"] is not None or word.startswith(CODE) or ("/" in word and not word.startswith("hf:")):
+        data["source"] = data["name"]  # a folder, a pattern of files, or an argument of the user's code
+    settings = {"settings": without_folders(facts["settings"])} if "settings" in facts else {}
+    named = {"recipe": without_folders(facts["recipe"]), "command": "", "warnings": []}
+    return {**{key: facts[key] for key in _SHARED if key in facts}, **named, "data": data, **settings}
+
+
+def shareable_recipe(config: Config) -> Config:
+    """Return the recipe with files by their names only."""
+    return replace(config, name=without_folders(config.name), values=without_folders(config.values))
+
+
+def without_folders(value: Any) -> Any:
+    """Remove the folders of absolute paths from texts in plain values: `base=/home/me/x.pth` becomes `base=x.pth`."""
+    if isinstance(value, str):
+        return _without_folders(value)
+    if isinstance(value, Mapping):
+        return {key: without_folders(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_folders(inner) for inner in value]
+    return value
+
+
+def _without_folders(text: str) -> str:
+    """Shorten a path of any letters to its name; in any other text, the paths within it."""
+    before, given, path = text.partition("=") if "=" in text else ("", "", text)
+    if _BEGUN.match(path):
+        return f"{before}{given}{path.rstrip('/').rpartition('/')[2]}"
+    return _FOLDERS.sub(r"\1", text)
+
+
+def code_of_run(facts: Mapping[str, Any], recipe: Any) -> Iterator[str]:
+    """Yield the code that opening a run would import: by its recipe, its settings in run.json, or its data."""
+    yield from named_code(recipe)
+    yield from named_code(facts.get("settings"))
+    data = facts.get("data")
+    for word in (data.get("folder"), data.get("source")) if isinstance(data, Mapping) else ():
+        if str(word).startswith(CODE):
+            yield str(word).removeprefix(CODE).partition(":")[0]
+
+
+def named_code(recipe: Any) -> Iterator[str]:
+    """Yield dotted paths of a user's code in a recipe, which reading the recipe would import."""
+    for section, value in recipe.items() if isinstance(recipe, Mapping) else ():
+        name = str(value.get("name", "") if isinstance(value, Mapping) else value)
+        tagged = section == "student" and timm.is_model(name.partition(".")[0])  # timm's ARCHITECTURE.TAG
+        if section in ("student", "method") and "." in name and not tagged:
+            yield name
+        if isinstance(value, Mapping):
+            for entry, keywords in value.items():
+                given = keywords.get("class", entry) if isinstance(keywords, Mapping) else entry
+                if "." in str(given):
+                    yield str(given)
+
+
+HUB = "hf-hub:"  # prefix of a run on the Hub, the same as timm's
 
 USED = ("run.json", "recipe.yaml", "evaluation.json", "weights/*")
 """Files of a run that are downloaded: small files, and the weights once (`push` also puts them where timm reads)."""
 
 
 def located(run: str) -> str:
-    """Return the folder of a run; of one on the Hub, that of the download.
-
-    Args:
-        run: a folder, which is returned unchanged; or hf-hub:USER/NAME[@REVISION].
-
-    Raises: UserError if there is no such repository, it holds no run, or the Hub cannot be reached.
+    """Return the folder of a run; of one on the Hub, that of the download. `run`: a folder, which is returned
+    unchanged; or hf-hub:USER/NAME[@REVISION]. Raises: UserError if there is no such repository, it holds no run, or the
+    Hub cannot be reached.
     """
     if not run.startswith(HUB):
         return run

@@ -8,30 +8,162 @@
                                        the run, for `viticulture predict hf-hub:USER/NAME`; features of up to 1,000
                                        training images among it
 
-The weights have two names and are stored once: the Hub stores equal files once.
+The weights have two names and are stored once: the Hub stores equal files once. Every sentence and number of the card
+comes from run.json, recipe.yaml and evaluation.json, by the run's task.
 """
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import timm
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from ...errors import UserError, received
+from ...errors import UserError, comma_separated, received
 from ...models.data_spec import DataSpec
 from ...models.similarity import FILE, KEY
-from ...models.tta import temperature_of, tta_mode
-from ...models.weights.files import FILES, read_config
-from ...tasks.results import RESULTS, Results
-from ...tasks.task import task_of
+from ...models.tta import TTA_VIEWS, TTAMode, describe, temperature_of, tta_mode
+from ...models.weights.checksum import FILES
+from ...models.weights.files import read_config
+from ...table import Cell, Column, Table
+from ...tasks.figures import HeatMap, TaskPage
+from ...tasks.results import RESULTS, Results, named
+from ...tasks.task import Task, task_of
 from ...text import shell_word
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of
 from ...waiting import quiet_hub
-from .card import CardNetwork, model_card
-from .fetch import USED, check_repository, refused
-from .shared import named_code, shareable_facts, shareable_recipe, without_folders
+from .fetch import USED, check_repository, named_code, refused, shareable_facts, shareable_recipe, without_folders
+
+MAX_MATRIX = 12  # classes with a whole confusion matrix
+MAX_ROWS = 50
+
+
+@dataclass(frozen=True)
+class CardNetwork:
+    """The network of a card."""
+
+    architecture: str
+    classes: tuple[str, ...]  # names in the order of the logits; empty if it was trained without labels
+    channels: int = 3
+    # Values of black and white, if they were named: one pair for all channels, or one for each.
+    ranges: tuple[tuple[float, float], ...] = ()
+    views: TTAMode = "one"
+    calibrated: bool = False
+    code: tuple[str, ...] = ()
+    in_timm: bool = True  # whether timm loads the repository
+    student_alone: bool = False  # whether timm loads the student without heads that the run has
+
+    @property
+    def view_names(self) -> str:
+        """The views of an image in its evaluation; "" for one."""
+        return describe(self.views)
+
+    @property
+    def num_views(self) -> int:
+        """Forward passes per image."""
+        return len(TTA_VIEWS[self.views])
+
+    @property
+    def example(self) -> str:
+        return "photo.jpg" if self.channels in (1, 3) and not self.ranges else "image.npy"
+
+    @property
+    def home(self) -> str:
+        """The module whose import registers it with timm; "" for one of timm's."""
+        module = timm.model_entrypoint(self.architecture).__module__
+        ours = {"timm": "", "viticulture": "viticulture.models.students"}
+        return ours.get(module.partition(".")[0], module)
+
+
+def model_card(
+    repository: str, facts: dict[str, Any], recipe: str, task: Task, results: Results[Any], network: CardNetwork
+) -> str:
+    """Return README.md with its block of YAML for the Hub."""
+    environment = Environment(
+        loader=PackageLoader("viticulture.deploy.hub", "."),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "cell": _cell,
+        "code": lambda text: " ".join(text.split()).replace("`", "'"),
+        "comma_separated": comma_separated,
+        "count": "{:,}".format,
+    }
+    page = task.page(results, {}) if results else TaskPage()
+    return environment.get_template("card.md.j2").render(
+        metadata=_metadata(repository, facts, results, network),
+        repository=repository,
+        facts=facts,
+        recipe=recipe.strip(),
+        network=network,
+        task=task,
+        page=page,
+        split=named(results.counts)[1],
+        tables=[_drawn(table) for table in _tables(page)],
+        limits=task.limits(results),
+    )
+
+
+def _metadata(repository: str, facts: dict[str, Any], results: Results[Any], network: CardNetwork) -> str:
+    """Return the block of YAML for the Hub."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    task, evaluated = results.task, []
+    if results.counting is not None and task.metric[0]:
+        evaluated.append(
+            EvalResult(
+                task_type=task.pipeline or task.name,
+                dataset_type="image",
+                dataset_name=facts["data"]["name"],
+                dataset_split=named(results.counts)[1],
+                metric_type=task.metric[0],
+                metric_name=task.metric[1],
+                metric_value=round(results.counting.score, 4),
+            )
+        )
+    card = ModelCardData(
+        library_name="viticulture" if network.home or not network.in_timm or network.student_alone else "timm",
+        pipeline_tag=task.pipeline or None,
+        tags=[task.pipeline or task.name, "vision-transformer", "small-data", "timm", "viticulture"],
+        model_name=repository.partition("/")[2],
+        eval_results=evaluated or None,
+    )
+    return card.to_yaml().strip()
+
+
+def _tables(page: TaskPage) -> Iterator[Table]:
+    """Yield the tables of a page, and the confusion matrix of few classes."""
+    for section in (*page.before, *page.after):
+        for part in section.parts:
+            for each in part if isinstance(part, list) else [part]:
+                if isinstance(each, Table) and each.rows:
+                    yield each
+                elif isinstance(each, HeatMap) and len(each.names) <= MAX_MATRIX:
+                    columns = [Column("true, down; predicted, across"), *(Column(name, "count") for name in each.names)]
+                    rows: list[list[Cell]] = [
+                        [name, *map(int, row)] for name, row in zip(each.names, each.counts, strict=True)
+                    ]
+                    yield Table(each.title, columns, rows)
+
+
+def _drawn(table: Table) -> dict[str, Any]:
+    """Return a table as cells of Markdown."""
+    rows = [[column.name for column in table.columns], *table.texts()[:MAX_ROWS]]
+    cells = [[_cell(text) for text in row] for row in rows]
+    more = f"The first {MAX_ROWS} of {len(table.rows):,} rows." if len(table.rows) > MAX_ROWS else ""
+    return {"title": table.title, "rows": [cells[0], ["---"] * len(rows[0]), *cells[1:]], "note": table.note or more}
+
+
+def _cell(text: str) -> str:
+    """Escape text so that it neither ends a table's cell nor is markup."""
+    return "".join(f"\\{letter}" if letter in r"\`*_[]<>|~" else letter for letter in " ".join(text.split()))
+
 
 README = "README.md"
 

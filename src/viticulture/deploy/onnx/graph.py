@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks as graphs of an ONNX file: traced, written, and compared with the original.
+"""Write networks as ONNX files, for programs without Python or torch: traced, written, compared with the original.
 
 student     image [B, channels, H, W] float32, (pixel / 255 - mean) / std  ->  logits [B, C]
                     or, for several labels per image,       probabilities [B, C]
@@ -30,10 +30,8 @@ from ...outputs import check_out
 TOLERANCE = 1e-4
 """Largest difference between ONNX and PyTorch, relative to the largest logit: float32 with other kernels."""
 
-Run = Callable[[Tensor], tuple[Tensor, ...]]
-"""Runs a file: input -> outputs."""
-Finish = Callable[[Path], None]
-"""Changes a whole file before it appears under its name."""
+Run = Callable[[Tensor], tuple[Tensor, ...]]  # runs a file: input -> outputs
+Finish = Callable[[Path], None]  # changes a whole file before it appears under its name
 
 
 class Graph(nn.Module):
@@ -169,11 +167,32 @@ def check_ending(path: Path) -> None:
 
 
 def inference_copy(network: nn.Module, path: Path) -> nn.Module:
-    """Return a copy of a network for tracing: on the CPU, in inference mode, in float32.
-
-    Raises: UserError, before anything is computed, if the extra `onnx` is not installed or the file cannot be written.
-    """
+    """Return a copy of a network for tracing: on the CPU, in inference mode, in float32."""
     check_installed("onnx", "onnxscript")
     check_ending(path)
     check_out(path, ".onnx", size=sum(weight.nbytes for weight in network.parameters()))
     return copy.deepcopy(network).eval().requires_grad_(False).cpu().float()
+
+
+def to_onnx(
+    network: nn.Module,
+    path: Path,
+    data_spec: DataSpec,
+    more: Mapping[str, Any] | None = None,
+    finish: Finish | None = None,
+    graph: Callable[[Any, DataSpec, int], Graph] = StudentGraph,
+    cache_size: int = 0,
+) -> Path:
+    """Write a network as ONNX, and compare the file with it if onnxruntime is installed. The network is not changed.
+
+    Args:
+        more: further metadata, such as `range`, the values of black and white.
+        finish: changes the whole file before it appears under its name.
+        graph: makes the file's computation of the network, its data and the side of a decoded image in the cache.
+
+    Raises:
+        UserError: the extra `onnx` is not installed, the file cannot be written, torch cannot trace the network, or its
+            outputs are not finite.
+        RuntimeError: the file's outputs differ from the network's.
+    """
+    return write_graph(graph(inference_copy(network, path), data_spec, cache_size), path, data_spec, more, finish)

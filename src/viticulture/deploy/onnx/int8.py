@@ -30,43 +30,30 @@ from ...disk import partial_path
 from ...errors import UserError
 from ...evaluation.model import EvaluatedModel
 from ...outputs import check_out
-from .export import to_onnx
-from .graph import Finish, check_ending, check_installed
+from .graph import Finish, check_ending, check_installed, to_onnx
 
-CALIBRATION = 256
-"""Training images that determine the scales."""
-TIMED = 30
-"""Single images that are timed."""
-FILES = 4
-"""Float32 files that exist at once during quantization; onnxruntime has no clear error for a truncated one."""
+CALIBRATION = 256  # training images that determine the scales
+TIMED = 30  # single images that are timed
+FILES = 4  # Float32 files that exist at once during quantization; onnxruntime has no clear error for a truncated one
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Accuracy, size and time of one file.
+    """Accuracy, size and time of one file."""
 
-    Args:
-        top1: accuracy on the test images, in [0, 1].
-        milliseconds: processor time of a single image, median, on one thread.
-    """
-
-    top1: float
+    top1: float  # accuracy on the test images, in [0, 1]
     size: int
-    milliseconds: float
+    milliseconds: float  # processor time of a single image, median, on one thread
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """An int8 file compared with the float32 file of the same student.
-
-    Args:
-        same: share of the test images for which both predict the same class.
-    """
+    """An int8 file compared with the float32 file of the same student."""
 
     path: Path
     before: Cost
     after: Cost
-    same: float
+    same: float  # share of the test images for which both predict the same class
     images: int
 
 

@@ -118,10 +118,8 @@ ROUND = "up_{i} = Add ({of}, half)\n  floor_{i} = Floor (up_{i})\n  rounded_{i} 
 
 
 def add_preparation(path: Path, data_spec: DataSpec, settings: ImageSettings) -> None:
-    """Change a student's file into one that takes pixels.
-
-    Args:
-        path: of a file as `to_onnx` writes it, image [B, channels, H, W] float32 -> logits [B, C].
+    """Change a student's file into one that takes pixels. `path`: of a file as `to_onnx` writes it, image
+    [B, channels, H, W] float32 -> logits [B, C].
     """
     student = onnx.load(str(path))
     opset = next(entry.version for entry in student.opset_import if entry.domain in ("", "ai.onnx"))

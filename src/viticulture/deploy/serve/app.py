@@ -47,11 +47,7 @@ HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin"
 
 
 def application(predictor: "Predictor", page: "Page", hosts: Sequence[str]) -> Starlette:
-    """Return the application with its two routes.
-
-    Args:
-        hosts: accepted host names, such as localhost; `*` for any.
-    """
+    """Return the application with its two routes. `hosts`: accepted host names, such as localhost; `*` for any."""
     one_at_a_time = CapacityLimiter(1)  # torch uses all cores, and memory stays that of one request
 
     async def root(request: Request) -> Response:
@@ -129,5 +125,4 @@ def server(app: Starlette) -> uvicorn.Server:
 
 
 def run(app: Starlette, opened: socket.socket) -> None:
-    """Serve until Ctrl-C."""
     asyncio.run(server(app).serve(sockets=[opened]))

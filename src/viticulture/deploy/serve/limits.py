@@ -10,18 +10,12 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-MAX_BYTES = 64 * 1024**2
-"""Per request."""
-MAX_FILES = 64
-"""Images per request."""
-MAX_CONNECTIONS = 256
-"""At once; further ones get status 503."""
-MAX_HELD = 4 * MAX_BYTES
-"""Of all requests at once, in memory and in the temporary folder."""
-HEADER_SECONDS = 10.0
-"""For the header of a request."""
-BODY_SECONDS, MIN_BYTES_PER_SECOND = 30.0, 20_000
-"""For its body, and one more second for so many received bytes."""
+MAX_BYTES = 64 * 1024**2  # per request
+MAX_FILES = 64  # images per request
+MAX_CONNECTIONS = 256  # at once; further ones get status 503
+MAX_HELD = 4 * MAX_BYTES  # of all requests at once, in memory and in the temporary folder
+HEADER_SECONDS = 10.0  # for the header of a request
+BODY_SECONDS, MIN_BYTES_PER_SECOND = 30.0, 20_000  # for its body, and one more second for so many received bytes
 TOO_LARGE = f"a request may hold {MAX_BYTES // 1024**2} MB; send fewer images at once"
 
 

@@ -11,8 +11,7 @@ from ...tasks.task import Task
 from .limits import MAX_BYTES, MAX_FILES
 from .predictor import Predictor
 
-OVERHEAD = 1024**2
-"""Bytes of a request that the page reserves for form data between the images."""
+OVERHEAD = 1024**2  # bytes of a request that the page reserves for form data between the images
 
 
 @dataclass(frozen=True)
@@ -29,10 +28,11 @@ def page(task: Task, predictor: Predictor, weights: str = "") -> Page:
     metadata = task.run.read("run.json")
     name, data = metadata["student"]["name"], metadata["data"]["name"]
     classes = predictor.data_spec.classes
+    trained = f"It was trained on {data} ({task.annotation(classes)})."
     html = fill(
         "serve.html",
         title=f"{name} on {data}",
-        sentence=f"{name} {task.does}, trained on {data} ({task.annotation(classes)}){_accuracy(task, weights)}.",
+        sentence=f"{name} {task.does}. {trained}{_accuracy(task, weights)}",
         limits=(MAX_FILES, MAX_BYTES - OVERHEAD),
         predictor=predictor,
         classes=comma_separated(classes),
@@ -47,15 +47,16 @@ def page(task: Task, predictor: Predictor, weights: str = "") -> Page:
 
 
 def _accuracy(task: Task, weights: str) -> str:
-    """Return the number that counts as the end of a sentence; "" before it was evaluated."""
+    """Return a sentence with the number that counts; "" before it was evaluated."""
     headline = task.headline(weights)
     if headline is None:
         return ""
     more = task.caption
     if headline.threshold is not None:
-        more = f"drawn from a score of {headline.threshold:.2f} on"
+        more = f"boxes with a score of at least {headline.threshold:.2f} are drawn"
     value = f"{headline} (95 % interval {headline.written_interval})"
-    return f": {value} on {headline.images:,} {headline.split} images{f'; {more}' if more else ''}"
+    value = value[:1].upper() + value[1:]
+    return f" {value} on {headline.images:,} {headline.split} images{f'; {more}' if more else ''}."
 
 
 def _digest(text: str) -> str:

@@ -8,8 +8,7 @@ from ...evaluation.inputs import MAX_SENT_PIXELS, Item
 from ...report.pictures import picture_uri
 from ...tasks.task import Task
 
-MAX_SIDE = 800
-"""Pixels, the longer side of a drawn picture."""
+MAX_SIDE = 800  # pixels, the longer side of a drawn picture
 
 
 class Predictor:

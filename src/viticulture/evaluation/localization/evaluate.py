@@ -48,44 +48,31 @@ EXAMPLES = 12
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """One image as the student's input.
-
-    Args:
-        true: its boxes, pixels of the view.
-        overlap: the best intersection over union of `box` and a true box.
-        box: around the largest part at the threshold that is best at the middle overlap; empty without such a part.
-    """
+    """One image as the student's input."""
 
     name: str
     view: NDArray[np.uint8]
     score: NDArray[np.float32]
-    true: Boxes
-    overlap: float
-    box: Boxes
+    true: Boxes  # its boxes, pixels of the view
+    overlap: float  # the best intersection over union of `box` and a true box
+    box: Boxes  # around the largest part at the threshold that is best at the middle overlap; empty without such a part
 
 
 @dataclass(frozen=True)
 class Localization:
-    """MaxBoxAcc of one set of weights on one set of images.
-
-    Args:
-        largest: by the box of the largest part (MaxBoxAcc).
-        any_part: by the best of all parts' boxes (MaxBoxAccV2).
-        everything: by a box around the whole image, which needs no student.
-    """
+    """MaxBoxAcc of one set of weights on one set of images."""
 
     weights: str
     images: int
     left_out: int
-    largest: BoxAccuracy
-    any_part: BoxAccuracy
-    everything: BoxAccuracy
+    largest: BoxAccuracy  # by the box of the largest part (MaxBoxAcc)
+    any_part: BoxAccuracy  # by the best of all parts' boxes (MaxBoxAccV2)
+    everything: BoxAccuracy  # by a box around the whole image, which needs no student
     examples: tuple[Example, ...] = ()
     protocol: str = PUBLISHED.name
     checksum: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the numbers for JSON."""
         return {key: value for key, value in asdict(replace(self, examples=())).items() if key != "examples"}
 
 

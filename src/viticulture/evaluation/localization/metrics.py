@@ -30,30 +30,22 @@ from torch import Tensor
 
 from ...scores.objects import box_overlaps
 
-Boxes = NDArray[np.float64]
-"""[n, 4]: left, top, right and bottom edge, pixels; a pixel in the corner is 0, 0, 1, 1."""
+Boxes = NDArray[np.float64]  # [n, 4]: left, top, right and bottom edge, pixels; a pixel in the corner is 0, 0, 1, 1
 
-OVERLAPS = (0.3, 0.5, 0.7)
-"""Minimum intersections over unions of a correct box [1]."""
+OVERLAPS = (0.3, 0.5, 0.7)  # minimum intersections over unions of a correct box [1]
 
-THRESHOLDS = np.linspace(0, 0.99, 100)
-"""Of AS_EVALUATED."""
+THRESHOLDS = np.linspace(0, 0.99, 100)  # of AS_EVALUATED
 
 
 @dataclass(frozen=True, eq=False)
 class Protocol:
-    """Preparation of an image, and masks from its scores.
-
-    Args:
-        whole: use the whole image, resized, rather than the crop of the run's evaluation.
-        thresholds: [n] scores in [0, 1); the best for the whole set counts.
-        steps: scores and thresholds are rounded down to multiples of 1 / steps, and a mask holds what lies above; 0
-            rounds nothing, and a mask also holds the threshold itself.
-    """
+    """Preparation of an image, and masks from its scores."""
 
     name: str
-    whole: bool
-    thresholds: NDArray[np.float64]
+    whole: bool  # use the whole image, resized, rather than the crop of the run's evaluation
+    thresholds: NDArray[np.float64]  # [n] scores in [0, 1); the best for the whole set counts
+    # Scores and thresholds are rounded down to multiples of 1 / steps, and a mask holds what lies above; 0 rounds
+    # nothing, and a mask also holds the threshold itself.
     steps: int = 0
 
     def levels(self, score: NDArray[np.floating]) -> NDArray[np.floating]:

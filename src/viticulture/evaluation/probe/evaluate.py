@@ -31,8 +31,7 @@ from ...models.weights.files import weights_digest
 from ...optim.logistic_regression import fit
 from ...outputs import write_out
 from ...scores.intervals import wilson
-from ...training.frozen_features import Features, frozen_features
-from ...training.linear_head import DECAYS
+from ...training.linear_head import DECAYS, Features, frozen_features
 from ...training.progress import showing
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of, given_again, own_data, stands_for_own
@@ -45,8 +44,7 @@ TEMPERATURE = 0.07
 SIMILARITIES = 2**24  # in memory at once
 VALIDATION = 0.1  # share of the training images held out if the data has no validation split
 
-Part = tuple[Tensor, Tensor]
-"""Features [N, D] and labels [N]."""
+Part = tuple[Tensor, Tensor]  # features [N, D] and labels [N]
 
 Classify = Callable[[Part, Tensor, int, Sequence[float]], Tensor]
 """From labeled images, others [N, D], C and S settings to classes [S, N]."""
@@ -54,18 +52,12 @@ Classify = Callable[[Part, Tensor, int, Sequence[float]], Tensor]
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of one classifier on one kind of features; shares lie in [0, 1].
+    """Result of one classifier on one kind of features; shares lie in [0, 1]."""
 
-    Args:
-        features: class or mean (`models.features`).
-        sweep: accuracy on validation by setting: weight decay, or k.
-        setting: the one with the highest; the first of equals.
-    """
-
-    features: str
+    features: str  # class or mean (`models.features`)
     classifier: str
-    sweep: dict[float, float]
-    setting: float
+    sweep: dict[float, float]  # accuracy on validation by setting: weight decay, or k
+    setting: float  # the one with the highest; the first of equals
     top1: float
     top1_interval: tuple[float, float]
 

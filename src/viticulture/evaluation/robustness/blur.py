@@ -13,8 +13,7 @@ from numpy.random import Generator
 from scipy.ndimage import convolve1d, gaussian_filter
 from scipy.signal import fftconvolve
 
-ImageArray = np.ndarray
-"""[H, W, 3] float64 in [0, 1]."""
+ImageArray = np.ndarray  # [H, W, 3] float64 in [0, 1]
 
 
 def gaussian_blur(image: ImageArray, draw: Generator, sigma: float) -> ImageArray:

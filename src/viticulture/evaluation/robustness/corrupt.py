@@ -23,8 +23,7 @@ from . import blur, digital, weather
 from .blur import ImageArray
 from .strengths import CORRUPTIONS, SEVERITIES, level
 
-Batches = Iterator[tuple[Tensor, Tensor]]
-"""Images [B, 3, H, W] uint8 and labels [B], on the CPU."""
+Batches = Iterator[tuple[Tensor, Tensor]]  # images [B, 3, H, W] uint8 and labels [B], on the CPU
 
 BATCH = 128
 SEED = 0
@@ -61,12 +60,8 @@ _FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
 
 
 def corrupt(image: np.ndarray, corruption: str, severity: int, seed: int, number: int) -> np.ndarray:
-    """Corrupt an image, with the strength of the published set of the nearest size.
-
-    Args:
-        image: [H, W, 3] uint8, at least 8 pixels a side.
-
-    Returns: [H, W, 3] uint8; clipped to [0, 255] and rounded down, like the published sets.
+    """Corrupt an image, with the strength of the published set of the nearest size. `image`: [H, W, 3] uint8, at least
+    8 pixels a side. Returns: [H, W, 3] uint8; clipped to [0, 255] and rounded down, like the published sets.
     """
     numbers = level(corruption, severity, min(image.shape[:2]))
     draw = np.random.default_rng((seed, number, CORRUPTIONS.index(corruption), severity))
@@ -76,15 +71,11 @@ def corrupt(image: np.ndarray, corruption: str, severity: int, seed: int, number
 
 @dataclass(frozen=True, eq=False)
 class CleanImages:
-    """Images in the size of the network's input, before normalization.
-
-    Args:
-        numbers: [N] of the images in their split; they seed the noise, so that a part of a split is corrupted like the
-            whole.
-    """
+    """Images in the size of the network's input, before normalization."""
 
     open: Callable[[], Batches]
     labels: Tensor
+    # [N] of the images in their split; they seed the noise, so that a part of a split is corrupted like the whole.
     numbers: Tensor
     size: tuple[int, int]
 
@@ -98,10 +89,8 @@ class CleanImages:
 
 
 def corrupted_batches(clean: CleanImages, corruption: str, severity: int, budget: int) -> Batches:
-    """Corrupt images, or read them from the cache; the result does not depend on earlier calls.
-
-    Args:
-        budget: bytes that all corruptions of these images may take in the cache; beyond it they are not cached.
+    """Corrupt images, or read them from the cache; the result does not depend on earlier calls. `budget`: bytes that
+    all corruptions of these images may take in the cache; beyond it they are not cached.
     """
     height, width = clean.size
     folder = cache_folder() / "decoded"

@@ -54,8 +54,7 @@ from .strengths import CORRUPTIONS, SETS, SEVERITIES, nearest
 
 FILE = "robustness.json"
 
-Cell = Callable[[str, int], Batches]
-"""A corruption and a severity -> images and labels."""
+Cell = Callable[[str, int], Batches]  # a corruption and a severity -> images and labels
 
 
 @dataclass(frozen=True, eq=False)

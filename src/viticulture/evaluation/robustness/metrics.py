@@ -20,46 +20,29 @@ from ..model import OutputHeads, all_logits
 from .strengths import MAIN, SEVERITIES
 
 ALEXNET = {
-    "gaussian_noise": 0.886428,
-    "shot_noise": 0.894468,
-    "impulse_noise": 0.922640,
-    "defocus_blur": 0.819880,
-    "glass_blur": 0.826268,
-    "motion_blur": 0.785948,
-    "zoom_blur": 0.798360,
-    "snow": 0.866816,
-    "frost": 0.826572,
-    "fog": 0.819324,
-    "brightness": 0.564592,
-    "contrast": 0.853204,
-    "elastic_transform": 0.646056,
-    "pixelate": 0.717840,
-    "jpeg_compression": 0.606500,
-}
+    "gaussian_noise": 0.886428, "shot_noise": 0.894468, "impulse_noise": 0.922640, "defocus_blur": 0.819880,
+    "glass_blur": 0.826268, "motion_blur": 0.785948, "zoom_blur": 0.798360, "snow": 0.866816, "frost": 0.826572,
+    "fog": 0.819324, "brightness": 0.564592, "contrast": 0.853204, "elastic_transform": 0.646056,
+    "pixelate": 0.717840, "jpeg_compression": 0.606500,
+}  # fmt: skip
 """AlexNet's error on ImageNet-C, mean over severities. Source: the authors' figures (rounded to percent in Table 1 of
 arXiv:1903.12261, in full at github.com/hendrycks/robustness)."""
 
 
 @dataclass(frozen=True)
 class Robustness:
-    """Errors of one set of weights on one collection of images, shares in [0, 1].
-
-    Args:
-        corrupted_by: the published set with the strengths of the corruptions, such as CIFAR-10-C; "" without any.
-        heads: the columns of errors: the student, then each of its heads if it has several.
-        clean: errors on uncorrupted images, by head; empty if there are none.
-        errors: corruption -> for each severity the errors by head.
-    """
+    """Errors of one set of weights on one collection of images, shares in [0, 1]."""
 
     data: str
     weights: str
     images: int
     classes: int
     trained_classes: int
-    corrupted_by: str
+    corrupted_by: str  # the published set with the strengths of the corruptions, such as CIFAR-10-C; "" without any
     rule: str
-    heads: tuple[str, ...]
-    clean: tuple[float, ...] = ()
+    heads: tuple[str, ...]  # the columns of errors: the student, then each of its heads if it has several
+    clean: tuple[float, ...] = ()  # errors on uncorrupted images, by head; empty if there are none
+    # Corruption -> for each severity the errors by head.
     errors: Mapping[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
     imagenet: bool = False
     key: str = ""
@@ -89,7 +72,6 @@ class Robustness:
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "Robustness":
-        """Invert `to_dict`."""
         return rebuilt(Robustness, {k: v for k, v in content.items() if k not in ("mean_error", "mce")})
 
     def rows(self) -> Iterator[tuple[str, int, str, float]]:

@@ -15,10 +15,8 @@ NOISE = ("gaussian_noise", "shot_noise", "impulse_noise")
 BLUR = ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur")
 WEATHER = ("snow", "frost", "fog", "brightness")
 DIGITAL = ("contrast", "elastic_transform", "pixelate", "jpeg_compression")
-MAIN = (*NOISE, *BLUR, *WEATHER, *DIGITAL)
-"""The 15 corruptions of the mean corruption error."""
-EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
-"""The 4 for validation."""
+MAIN = (*NOISE, *BLUR, *WEATHER, *DIGITAL)  # the 15 corruptions of the mean corruption error
+EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")  # the 4 for validation
 CORRUPTIONS = (*MAIN, *EXTRA)
 SEVERITIES = (1, 2, 3, 4, 5)
 
@@ -144,8 +142,7 @@ LEVELS: dict[int, dict[str, tuple[float | Level, ...]]] = {
     },
 }
 
-SETS = {32: "CIFAR-10-C", 64: "Tiny-ImageNet-C", 224: "ImageNet-C"}
-"""The published set with the strengths of a size."""
+SETS = {32: "CIFAR-10-C", 64: "Tiny-ImageNet-C", 224: "ImageNet-C"}  # the published set with the strengths of a size
 
 
 def nearest(side: int) -> int:

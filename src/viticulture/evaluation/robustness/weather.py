@@ -75,10 +75,8 @@ def plasma(side: int, decay: float, draw: Generator) -> np.ndarray:
 
 def spatter(image: ImageArray, draw: Generator, *strength: float) -> ImageArray:
     """Add drops where smoothed noise exceeds a threshold: of water, which brightens, or of mud, which covers.
-
-    Args:
-        strength: mean and sd of the noise, sigma of its smoothing (pixels), the threshold above which there is liquid,
-            the brightness of water, or for mud the sd in pixels that smooths its rim, and 1 for mud or 0 for water.
+    `strength`: mean and sd of the noise, sigma of its smoothing (pixels), the threshold above which there is liquid,
+    the brightness of water, or for mud the sd in pixels that smooths its rim, and 1 for mud or 0 for water.
     """
     mean, sd, sigma, threshold, weight, mud = strength
     liquid = gaussian_filter(draw.normal(mean, sd, image.shape[:2]), sigma, mode="nearest")

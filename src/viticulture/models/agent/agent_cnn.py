@@ -69,23 +69,14 @@ class AgentShape:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes that the agent has in common with its ViT; the defaults are those of the paper's ViT-S.
+    """Sizes that the agent has in common with its ViT; the defaults are those of the paper's ViT-S."""
 
-    Args:
-        patch_size: pixels on a side.
-        embed_dim: D, channels of every block's map.
-        depth: number of blocks.
-        num_heads: kernel positions of CONV.
-        hidden: channels inside an MLP.
-        dropout: of these channels.
-    """
-
-    patch_size: int = 16
-    embed_dim: int = 288
-    depth: int = 6
-    num_heads: int = 9
-    hidden: int = 1152
-    dropout: float = 0.1
+    patch_size: int = 16  # pixels on a side
+    embed_dim: int = 288  # D, channels of every block's map
+    depth: int = 6  # number of blocks
+    num_heads: int = 9  # kernel positions of CONV
+    hidden: int = 1152  # channels inside an MLP
+    dropout: float = 0.1  # of these channels
 
 
 class PlainStem(nn.Conv2d):

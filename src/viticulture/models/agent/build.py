@@ -83,10 +83,7 @@ def rate_of(layer: nn.Module) -> float:
 
 
 def agent_for(student: nn.Module, data_spec: DataSpec, shape: AgentShape = AgentShape()) -> AgentCNN:
-    """Build an agent with separate weights in a ViT's width, depth, heads and patches ("joint" training).
-
-    Raises: UserError for a student that is no ViT, or where the maps do not fit the student's grid.
-    """
+    """Build an agent with separate weights in a ViT's width, depth, heads and patches ("joint" training)."""
     sizes = sizes_of(student)
     agent = AgentCNN(sizes, shape, in_chans=data_spec.channels, num_classes=len(data_spec.classes))
     check_maps(agent, sizes, data_spec)

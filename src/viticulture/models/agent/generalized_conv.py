@@ -65,11 +65,8 @@ def kernel(matrices: Tensor, margins: Margins) -> Tensor:
 
 
 class GeneralizedConv(nn.Module):
-    """CONV with a trainable matrix for every position. [B, D, H, W] -> [B, D, H, W], zeros beyond the border.
-
-    Args:
-        dim: D.
-        heads: number of kernel positions.
+    """CONV with a trainable matrix for every position. [B, D, H, W] -> [B, D, H, W], zeros beyond the border. `dim`: D.
+    `heads`: number of kernel positions.
     """
 
     def __init__(self, dim: int, heads: int) -> None:

@@ -33,17 +33,11 @@ from .generalized_conv import kernel, square
 
 @dataclass(frozen=True)
 class SharedParameter:
-    """A parameter of another module, or its last rows.
+    """A parameter of another module, or its last rows."""
 
-    Args:
-        owner: the module.
-        name: of the parameter in it.
-        first: number of the first shared row.
-    """
-
-    owner: nn.Module
-    name: str
-    first: int = 0
+    owner: nn.Module  # the module
+    name: str  # of the parameter in it
+    first: int = 0  # number of the first shared row
 
     def parameter(self) -> nn.Parameter:
         return getattr(self.owner, self.name)
@@ -61,13 +55,9 @@ class SharedParameter:
 
 
 class SharedLayer(nn.Module):
-    """A layer whose parameters lie on another module's storage, with separate gradients.
-
-    They follow the owner's to any device, if the owner moves first. They are in no state dict and no optimizer: the
-    owner's are saved and stepped.
-
-    Args:
-        shared: the parameters, by their name in this layer.
+    """A layer whose parameters lie on another module's storage, with separate gradients. They follow the owner's to any
+    device, if the owner moves first. They are in no state dict and no optimizer: the owner's are saved and stepped.
+    `shared`: the parameters, by their name in this layer.
     """
 
     def __init__(self, shared: dict[str, SharedParameter]) -> None:
@@ -123,11 +113,8 @@ class SharedConv(SharedLayer):
 
 
 class SharedMlp(SharedLayer):
-    """A ViT's MLP on every pixel. Shape: [B, D, H, W] -> [B, D, H, W].
-
-    Args:
-        mlp: timm's MLP with a GELU.
-        dropout: of its hidden units.
+    """A ViT's MLP on every pixel. Shape: [B, D, H, W] -> [B, D, H, W]. `mlp`: timm's MLP with a GELU. `dropout`: of its
+    hidden units.
     """
 
     def __init__(self, mlp: nn.Module, dropout: float) -> None:

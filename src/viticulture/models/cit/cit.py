@@ -26,8 +26,7 @@ from ...errors import UserError, unknown
 from ..heads import Inference, check_inference, combine
 from ..registering import FEATURES, eight_patches, register, timm_config
 from ..vit.attention import DroppedAttention
-from ..vit.patch_embed import ConvolutionalEmbed
-from ..vit.patches import PatchGrid
+from ..vit.patches import ConvolutionalEmbed, PatchGrid
 from . import rednet
 
 

@@ -25,7 +25,6 @@ from .rednet import keep_resolution
 
 
 def _replace_head(net: Any, name: str, heads: int, inference: Inference) -> None:
-    """Replace the head by several."""
     if heads < 1:
         raise UserError(f"heads must be at least 1, got {heads}")
     check_inference(inference)

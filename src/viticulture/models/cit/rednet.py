@@ -1,26 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RedNet: ResNet with involutions in place of its 3x3 convolutions, registered with timm.
+"""Involution, a separate kernel for every pixel, computed from that pixel and shared by channels; and RedNet, a ResNet
+with involutions in place of its 3x3 convolutions, registered with timm.
 
 Paper: Li et al., "Involution: Inverting the Inherence of Convolution for Visual Recognition", CVPR 2021,
-arXiv:2103.06255. Teachers of Co-advise (arXiv:2106.12378). Recipes: recipes/co_advise/.
+arXiv:2103.06255. Teachers of Co-advise (arXiv:2106.12378); the stem of CiT (cit.py) has an involution, too. The product
+with the neighborhoods, which takes little memory, is in cpu/involution.py. Recipes: recipes/co_advise/.
 
     rednet26, rednet38, rednet50, rednet101, rednet152
 
     timm.create_model("rednet26", num_classes=10, small_images=True)
 
 A RedNet is timm's `ResNet`: features, feature maps, pooling and keywords (`channels`, `drop_path_rate`, ...) are that
-class's. Equal to the authors' code, whose checkpoints load; unlike it, this runs in mixed precision.
+class's. Equal to the authors' code, whose checkpoints load; unlike there, a stride need not divide the image, and this
+runs in mixed precision.
 """
 
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from timm.layers.conv_bn_act import ConvNormAct
 from timm.models import ResNet, build_model_with_cfg
 from timm.models.resnet import Bottleneck
 from torch import Tensor, nn
 
+from ...errors import UserError
+from ..cpu.involution import involve
 from ..registering import register, timm_config
-from .involution import Involution
+
+
+class Involution(nn.Module):
+    """Compute a kernel at every pixel from its channels, and apply it.
+
+        kernels = W2 ReLU(BN(W1 pool(x))) + b,    y = involve(x, kernels)
+
+    pool averages s x s pixels, W1 maps C to C / 4. Shape: [B, C, H, W] -> [B, C, H / s, W / s], rounded up.
+
+    Args:
+        channels: C, a multiple of group_width.
+        kernel_size: K, odd.
+        stride: s.
+        group_width: number of neighboring channels that share a kernel.
+    """
+
+    def __init__(self, channels: int, kernel_size: int = 7, stride: int = 1, group_width: int = 16) -> None:
+        super().__init__()
+        if channels % group_width:
+            raise UserError(
+                f"channels must be a multiple of an involution's group_width, got {channels} and {group_width}"
+            )
+        if kernel_size % 2 == 0:
+            raise UserError(f"kernel_size of an involution must be odd, got {kernel_size}")
+        self.groups, self.stride = channels // group_width, stride
+        narrow = max(1, channels // 4)
+        self.conv1 = ConvNormAct(channels, narrow, 1)
+        self.conv2 = nn.Conv2d(narrow, kernel_size**2 * self.groups, 1)
+        nn.init.zeros_(self.conv2.bias)  # type: ignore[arg-type]
+
+    def pool(self, x: Tensor) -> Tensor:
+        """Average s x s pixels; at the lower and right edge the last pixels are repeated."""
+        if self.stride == 1:
+            return x
+        down, right = -x.shape[2] % self.stride, -x.shape[3] % self.stride
+        if down or right:
+            x = F.pad(x, (0, right, 0, down), mode="replicate")
+        return F.avg_pool2d(x, self.stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernels = self.conv2(self.conv1(self.pool(x)))
+        return involve(x, torch.unflatten(kernels, 1, (self.groups, -1)), self.stride)
 
 
 def stem(widths: tuple[int, int], stride: int = 2, in_chans: int = 3) -> nn.Sequential:

@@ -17,8 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from ...kernels import fast_kernels
 
-BLOCK = 2**20
-"""Kernel entries processed at once on a CPU, which fit its caches."""
+BLOCK = 2**20  # kernel entries processed at once on a CPU, which fit its caches
 
 
 def involve(x: Tensor, kernels: Tensor, stride: int = 1) -> Tensor:
@@ -61,16 +60,11 @@ class Layout:
     A zero-padded image is split into s x s lanes, pixel (i, j) goes to lane (i mod s, j mod s). Outputs form a line
     whose rows are as wide as a lane's; then the pixels under one kernel position are a slice of a lane, as long as that
     line. The surplus columns are cut off at the end.
-
-    Args:
-        kernel_size: K, odd.
-        stride: s.
-        size: height and width of the input, pixels.
     """
 
-    kernel_size: int
-    stride: int
-    size: tuple[int, int]
+    kernel_size: int  # K, odd
+    stride: int  # s
+    size: tuple[int, int]  # height and width of the input, pixels
 
     @property
     def out(self) -> tuple[int, int]:

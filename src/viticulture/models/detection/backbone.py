@@ -36,11 +36,7 @@ class MapBackbone(nn.Module):
     """
 
     def __init__(
-        self,
-        student: nn.Module,
-        image_size: tuple[int, int],
-        blocks: Sequence[int] = (),
-        channels: int = 3,
+        self, student: nn.Module, image_size: tuple[int, int], blocks: Sequence[int] = (), channels: int = 3
     ) -> None:
         super().__init__()
         if not hasattr(student, "forward_intermediates"):

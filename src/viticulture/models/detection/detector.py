@@ -4,8 +4,17 @@
     student -> one map -> simple feature pyramid -> proposals (2 convolutions) -> box head (4 convolutions, 1 linear)
                                                                                -> mask head (4 convolutions)
 
-Convolutions of the heads are followed by LayerNorm, as in ViTDet (pyramid.py). Images arrive as one batch of one size,
-padded at the right and the bottom; nothing is resized or normalized here.
+Convolutions of the heads are followed by LayerNorm, as in ViTDet, "Exploring Plain Vision Transformer Backbones for
+Object Detection", Li et al., ECCV 2022, arXiv:2203.16527, whose SimpleFeaturePyramid makes of the one map:
+
+    scale 4     transposed convolution 2x2, LayerNorm, GELU, transposed convolution 2x2, which each halve the width
+    scale 2     transposed convolution 2x2
+    scale 1     the map
+    scale 1/2   max pooling 2x2
+    each        convolution 1x1, LayerNorm, convolution 3x3, LayerNorm; over the channels of each place
+    last        the coarsest level, every second place
+
+Images arrive as one batch of one size, padded at the right and the bottom; nothing is resized or normalized here.
 
 Another detector is a module with the interface of `Detector`: `losses(images, targets)`, a dictionary of scalars, and
 in evaluation mode `forward(images)`, one dictionary an image of `boxes` [n, 4] in pixels of the batch, `scores` [n],
@@ -16,6 +25,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch.nn.functional as F
 from timm.layers.norm import LayerNorm2d
 from torch import Tensor, nn
 from torchvision.models.detection.anchor_utils import AnchorGenerator
@@ -27,7 +37,44 @@ from torchvision.models.detection.rpn import RPNHead
 from ...errors import UserError
 from .backbone import MapBackbone
 from .detectron2 import build_heads
-from .pyramid import SimpleFeaturePyramid
+
+SCALES = (4.0, 2.0, 1.0, 0.5)
+
+
+class SimpleFeaturePyramid(nn.Module):
+    """[B, D, h, w] -> "0" to "3", [B, width, s h, s w] for scales s, finest first, and "pool", half as large as "3".
+    `dim`: D, a multiple of 4. `width`: channels of every level.
+    """
+
+    def __init__(self, dim: int, width: int) -> None:
+        super().__init__()
+        self.levels = nn.ModuleList()
+        for scale in SCALES:
+            channels = {4.0: dim // 4, 2.0: dim // 2}.get(scale, dim)
+            self.levels.append(
+                nn.Sequential(
+                    *_resize(dim, scale),
+                    nn.Conv2d(channels, width, 1, bias=False),
+                    LayerNorm2d(width),
+                    nn.Conv2d(width, width, 3, padding=1, bias=False),
+                    LayerNorm2d(width),
+                )
+            )
+
+    def forward(self, features: Tensor) -> "OrderedDict[str, Tensor]":
+        maps = OrderedDict((str(number), level(features)) for number, level in enumerate(self.levels))
+        maps["pool"] = F.max_pool2d(maps[str(len(SCALES) - 1)], kernel_size=1, stride=2)
+        return maps
+
+
+def _resize(dim: int, scale: float) -> list[nn.Module]:
+    if scale == 4:
+        wide = nn.ConvTranspose2d(dim, dim // 2, 2, 2)
+        return [wide, LayerNorm2d(dim // 2), nn.GELU(), nn.ConvTranspose2d(dim // 2, dim // 4, 2, 2)]
+    if scale == 2:
+        return [nn.ConvTranspose2d(dim, dim // 2, 2, 2)]
+    return [nn.MaxPool2d(2, 2)] if scale == 0.5 else []
+
 
 Target = dict[str, Tensor]
 """Objects of an image: boxes [n, 4] left, top, right, bottom in pixels, labels [n] int64 from 0, and masks [n, H, W]
@@ -134,10 +181,7 @@ class Detector(nn.Module):
 
     def losses(self, images: Tensor, targets: list[Target]) -> dict[str, Tensor]:
         """torchvision's terms: objectness and box of proposals, class and box of objects, mask; means, no weights.
-
-        Args:
-            images: [B, channels, H, W], normalized.
-            targets: one an image; an image without objects has boxes [0, 4].
+        `images`: [B, channels, H, W], normalized. `targets`: one an image; an image without objects has boxes [0, 4].
         """
         theirs = [{**target, "labels": target["labels"] + 1} for target in targets]  # 0 is the background
         listed, maps = _listed(images), self.maps(images)

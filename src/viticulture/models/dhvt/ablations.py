@@ -30,8 +30,7 @@ from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from ..cpu.attention import attend
-from ..vit.patch_embed import fitting_grid
-from ..vit.patches import PatchGrid
+from ..vit.patches import PatchGrid, fitting_grid
 from .layers import DAFF, HIMHSA, SOPE, on_map, split_prefix
 
 

@@ -26,37 +26,25 @@ from .layers import DAFF, HIMHSA, SOPE, Pointwise, split_prefix
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes that [S, Table 11] varies from model to model.
+    """Sizes that [S, Table 11] varies from model to model."""
 
-    Args:
-        patch_size: pixels on a side, a power of two.
-        embed_dim: width D of a token.
-        depth: number of blocks.
-        num_heads: heads of attention in each block.
-        mlp_ratio: hidden width of a feed-forward layer in multiples of D.
-    """
-
-    patch_size: int = 4
-    embed_dim: int = 192
-    depth: int = 12
-    num_heads: int = 4
-    mlp_ratio: int = 4
+    patch_size: int = 4  # pixels on a side, a power of two
+    embed_dim: int = 192  # width D of a token
+    depth: int = 12  # number of blocks
+    num_heads: int = 4  # heads of attention in each block
+    mlp_ratio: int = 4  # hidden width of a feed-forward layer in multiples of D
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Layers of a model; the defaults are the paper's, ablations.py has others.
+    """Layers of a model; the defaults are the paper's, ablations.py has others."""
 
-    Args:
-        patch_embed: (patch_size, D, channels) -> layer, [B, C, H, W] -> [B, H, W, D].
-        attention: (D, heads, prefix tokens) -> layer, [B, T, D] -> [B, T, D].
-        feed_forward: (D, hidden) -> layer, ([B, T, D], grid) -> [B, T, D].
-        positions: (D, grid at the training size, prefix tokens) -> layer, ([B, T, D], grid) -> [B, T, D]; none if None.
-    """
-
+    # (patch_size, D, channels) -> layer, [B, C, H, W] -> [B, H, W, D].
     patch_embed: Callable[[int, int, int], nn.Module] = SOPE
+    # (D, heads, prefix tokens) -> layer, [B, T, D] -> [B, T, D].
     attention: Callable[[int, int, int], nn.Module] = HIMHSA
-    feed_forward: Callable[[int, int], nn.Module] = DAFF
+    feed_forward: Callable[[int, int], nn.Module] = DAFF  # (D, hidden) -> layer, ([B, T, D], grid) -> [B, T, D]
+    # (D, grid at the training size, prefix tokens) -> layer, ([B, T, D], grid) -> [B, T, D]; none if None.
     positions: Callable[[int, PatchGrid, int], nn.Module] | None = None
 
 

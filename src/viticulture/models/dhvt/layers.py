@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from ...errors import UserError
 from ..cpu.attention import attend
-from ..vit.patch_embed import halving_widths
-from ..vit.patches import PatchGrid
+from ..vit.patches import PatchGrid, halving_widths
 
 
 def on_map(layer: nn.Module, x: Tensor) -> Tensor:

@@ -27,21 +27,15 @@ from .frozen import Frozen, adapted, check_reads
 
 CHUNKS = 4  # of a batch, one after the other
 
-Maps = dict[PatchGrid, list[Tensor]]
-"""Grid -> one [B, C, rows, columns] float32 per stage."""
+Maps = dict[PatchGrid, list[Tensor]]  # grid -> one [B, C, rows, columns] float32 per stage
 
 
 @dataclass(frozen=True)
 class TeacherMaps:
-    """A frozen CNN and the widths of its maps.
+    """A frozen CNN and the widths of its maps."""
 
-    Args:
-        frozen: the student's images, [B, 3, H, W] -> `Maps`.
-        channels: name of a stage -> its number of maps, first stage first.
-    """
-
-    frozen: Frozen
-    channels: dict[str, int]
+    frozen: Frozen  # the student's images, [B, 3, H, W] -> `Maps`
+    channels: dict[str, int]  # name of a stage -> its number of maps, first stage first
 
 
 def load_maps(

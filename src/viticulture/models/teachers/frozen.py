@@ -99,12 +99,8 @@ class Adapted(nn.Module):
 
 
 def adapted(source: str, net: nn.Module, spec: DataSpec, data_spec: DataSpec, image_size: int | None = None) -> Frozen:
-    """Freeze a network of `spec` for a student's images; `check_reads` tells whether it can read them.
-
-    Args:
-        image_size: side of its input, pixels; None: as of `load_teacher`.
-
-    Raises: UserError if the images have other channels.
+    """Freeze a network of `spec` for a student's images; `check_reads` tells whether it can read them. `image_size`:
+    side of its input, pixels; None: as of `load_teacher`.
     """
     check_channels(source, spec, data_spec)
     size = data_spec.teacher_size if image_size is None else (image_size, image_size)

@@ -89,7 +89,6 @@ class TeacherOutput(nn.Module):
 
     @property
     def net(self) -> nn.Module:
-        """The network."""
         return self.outputs.net
 
     @property

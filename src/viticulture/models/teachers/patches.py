@@ -19,16 +19,12 @@ from .frozen import Adapted, Frozen, check_channels
 
 @dataclass(frozen=True)
 class PatchReadings:
-    """Attention scores and output of a teacher in one forward pass.
+    """Attention scores and output of a teacher in one forward pass."""
 
-    Args:
-        scores: q k^T / sqrt(d) before the softmax, [B, h, T, T], prefix tokens first; one entry per requested layer,
-            repeated where a layer is.
-        output: after its last norm, [B, T, D]; None where it was not requested.
-    """
-
+    # Q k^T / sqrt(d) before the softmax, [B, h, T, T], prefix tokens first; one entry per requested layer, repeated
+    # where a layer is.
     scores: list[Tensor]
-    output: Tensor | None
+    output: Tensor | None  # after its last norm, [B, T, D]; None where it was not requested
 
 
 class PartialViT(nn.Module):

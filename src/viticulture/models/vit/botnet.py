@@ -23,7 +23,7 @@ from timm.models.byobnet import ByoBlockCfg, ByobNet, ByoModelCfg
 
 from ..registering import register, timm_config
 from .hybrid_vit import four_patches
-from .patch_embed import fitting_grid, halving_widths
+from .patches import fitting_grid, halving_widths
 
 SIZES: dict[str, dict[str, Any]] = {
     "botnet14t": {"embed_dim": 512, "depth": 2, "num_heads": 4},
@@ -74,16 +74,9 @@ def stages(patch_size: int, embed_dim: int, depth: int, num_heads: int) -> ByoMo
 
 
 def create(
-    variant: str,
-    pretrained: bool = False,
-    img_size: int | tuple[int, int] = 64,
-    patch_size: int = 16,
-    **settings: Any,
+    variant: str, pretrained: bool = False, img_size: int | tuple[int, int] = 64, patch_size: int = 16, **settings: Any
 ) -> BotNet:
-    """Build a key of `SIZES`; keywords are those of `ByobNet` and of `stages`.
-
-    Raises: UserError for images that patches do not tile, and for patches and widths that stages cannot have.
-    """
+    """Build a key of `SIZES`; keywords are those of `ByobNet` and of `stages`."""
     size = {**SIZES[variant], **{key: settings.pop(key) for key in SIZES[variant].keys() & settings.keys()}}
     fitting_grid(img_size, patch_size)
     return build_model_with_cfg(

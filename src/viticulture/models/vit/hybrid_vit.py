@@ -28,11 +28,9 @@ from ...errors import UserError
 from ..cpu.convolution import conv3x3
 from ..registering import FEATURES, register, timm_config
 from .attention import DroppedAttention
-from .patch_embed import ConvolutionalEmbed, halving_widths
-from .patches import PatchGrid
+from .patches import ConvolutionalEmbed, PatchGrid, halving_widths
 
-MIN_PATCHES = 4
-"""On a side of the image; smaller structures are left to the convolutions."""
+MIN_PATCHES = 4  # on a side of the image; smaller structures are left to the convolutions
 
 
 class Convolution(nn.Conv2d):

@@ -24,7 +24,7 @@ from torch import nn
 from ...errors import unknown
 from ..registering import eight_patches, register, reject_pretrained
 from .attention import DroppedAttention
-from .positions import fix_positions
+from .patches import fix_positions
 
 SIZES: dict[str, dict[str, int]] = {
     "mae_tiny": {"embed_dim": 192, "depth": 12, "num_heads": 12},
@@ -98,10 +98,4 @@ def build(name: str, start: str = "mae", **options: Any) -> VisionTransformer:
     return student
 
 
-register(
-    build,
-    SIZES,
-    "plain ViT for pre-training without labels",
-    fitting_patch=eight_patches,
-    timm_form=timm_form,
-)
+register(build, SIZES, "plain ViT for pre-training without labels", fitting_patch=eight_patches, timm_form=timm_form)

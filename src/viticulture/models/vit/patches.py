@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plain ViT patch by patch: embed some of an image's patches, prepare tokens for its blocks, finish them.
+"""A plain ViT patch by patch: embed some of an image's patches, prepare tokens for its blocks, finish them; and patch
+embeddings by convolutions, in place of timm's linear one.
 
 For methods and teachers that feed a ViT some of an image's patches (`methods.mae`), something in their place
 (`methods.simmim`), or images of another size (`methods.dino`). The steps are those of timm's `forward_features`.
 
-Deviation that changes no result: a patch lists its pixels channel by channel, as a patch embedding's kernel does, where
-MAE's targets list them pixel by pixel.
+Positions are a table, or fixed: sines and cosines of a patch's column and row. Deviation that changes no result: a
+patch lists its pixels channel by channel, as a patch embedding's kernel does, where MAE's targets list them pixel by
+pixel.
 """
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -21,8 +24,48 @@ from torch import Tensor, nn
 
 from ...errors import UserError
 
-PatchGrid = tuple[int, int]
-"""Rows and columns of patches."""
+
+def sincos(grid: tuple[int, int], width: int, prefix: int = 1) -> Tensor:
+    """Position table of a ViT, [1, prefix + P, D].
+
+        row of patch (y, x) = [sin(x w), cos(x w), sin(y w), cos(y w)],    w_i = 10000^(-4 i / D), i < D / 4
+
+    Patches row by row; prefix tokens (class, registers) have zeros. Source: MAE's `get_2d_sincos_pos_embed`; MoCo-v3
+    uses the same numbers with the halves swapped, which makes no difference to a network with random weights.
+
+    Args:
+        width: D, a multiple of 4.
+        prefix: tokens before the patches.
+    """
+    if width % 4:
+        raise UserError(f"sine and cosine positions need a width that is a multiple of 4, got {width}")
+    rows, columns = grid
+    omega = 10000.0 ** (-torch.arange(width // 4, dtype=torch.float64) / (width / 4))
+    y, x = (torch.arange(count, dtype=torch.float64)[:, None] * omega for count in grid)
+    across = torch.cat([x.sin(), x.cos()], dim=1).expand(rows, -1, -1)
+    down = torch.cat([y.sin(), y.cos()], dim=1)[:, None].expand(-1, columns, -1)
+    patches = torch.cat([across, down], dim=2).flatten(0, 1)  # [P, D]
+    return torch.cat([patches.new_zeros(prefix, width), patches]).float()[None]
+
+
+def choose_positions(student: nn.Module, positions: str) -> None:
+    """Apply a recipe's `method.positions`: `fixed` sets a frozen table of sines and cosines, `learned`
+    changes nothing. Raises: UserError for another value."""
+    if positions not in ("fixed", "learned"):
+        raise UserError(f"method.positions must be fixed or learned, got {positions!r}")
+    if positions == "fixed":
+        fix_positions(student)
+
+
+def fix_positions(student: nn.Module) -> None:
+    """Give a plain ViT this table and freeze it; other networks stay as they are."""
+    if isinstance(student, VisionTransformer) and student.pos_embed is not None:
+        prefix = 0 if student.no_embed_class else student.num_prefix_tokens
+        table = sincos(student.patch_embed.grid_size, student.embed_dim, prefix)
+        student.pos_embed.requires_grad_(False).copy_(table)
+
+
+PatchGrid = tuple[int, int]  # rows and columns of patches
 
 
 def patchify(images: Tensor, patch: PatchGrid) -> Tensor:
@@ -59,11 +102,8 @@ def check(student: Any) -> VisionTransformer:
 
 
 def embed(student: VisionTransformer, images: Tensor, visible: Tensor | None = None) -> Tensor:
-    """Tokens before the first block, prefix tokens first: [B, C, H, W] -> [B, prefix + K, D].
-
-    Args:
-        images: normalized.
-        visible: [B, K] numbers of the patches to embed; None embeds all. Others are not computed.
+    """Tokens before the first block, prefix tokens first: [B, C, H, W] -> [B, prefix + K, D]. `images`: normalized.
+    `visible`: [B, K] numbers of the patches to embed; None embeds all. Others are not computed.
     """
     patches = patchify(images, student.patch_embed.patch_size)
     prefix_table, table = position_tables(student)
@@ -149,3 +189,65 @@ def check_size(student: nn.Module, side: int, channels: int) -> None:
         raise UserError(
             f"method.local_crops.size is {side} pixels, but {reason}; method.local_crops.count 0 goes without them"
         )
+
+
+class ConvolutionalEmbed(nn.Module, ABC):
+    """Tokens computed from an image by convolutions, [B, 3, H, W] -> [B, T, D], with the interface of timm's ViTs.
+
+    Args:
+        img_size: height and width, pixels, multiples of the patch size; images of another size are refused.
+        patch_size: P, pixels.
+    """
+
+    def __init__(self, img_size: int | PatchGrid, patch_size: int) -> None:
+        super().__init__()
+        self.grid_size = fitting_grid(img_size, patch_size)
+        self.patch_size = patch_size, patch_size
+        self.img_size = self.grid_size[0] * patch_size, self.grid_size[1] * patch_size
+        self.num_patches = self.grid_size[0] * self.grid_size[1]
+
+    def feat_ratio(self) -> int:
+        """Pixels between neighboring patches."""
+        return self.patch_size[0]
+
+    def dynamic_feat_size(self, img_size: PatchGrid) -> PatchGrid:
+        """Rows and columns of patches of an image."""
+        return img_size[0] // self.patch_size[0], img_size[1] // self.patch_size[1]
+
+    @abstractmethod
+    def tokens(self, images: Tensor) -> Tensor:
+        """[B, 3, H, W], channels last in memory except in an exporter, -> [B, T, D]."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.shape[-2:] != self.img_size:
+            height, width = self.img_size
+            raise UserError(f"this student was made for {height}x{width} pixels, got {tuple(images.shape[-2:])}")
+        if not torch.compiler.is_exporting():  # for speed alone; with a free batch size ExecuTorch turns it into zeros
+            images = images.contiguous(memory_format=torch.channels_last)
+        return self.tokens(images)
+
+
+def fitting_grid(img_size: int | PatchGrid, patch_size: int) -> PatchGrid:
+    """Return rows and columns of patches. Raises: UserError where patches do not tile the image."""
+    height, width = (img_size, img_size) if isinstance(img_size, int) else img_size
+    if height % patch_size or width % patch_size:
+        whole = [max(round(side / patch_size), 1) * patch_size for side in (height, width)]
+        raise UserError(
+            f"the image size must be a multiple of the patch size, got {height}x{width} and {patch_size} pixels; "
+            f"take images of {whole[0]}x{whole[1]}, or another patch size"
+        )
+    return height // patch_size, width // patch_size
+
+
+def halving_widths(in_chans: int, embed_dim: int, patch_size: int) -> list[int]:
+    """Return the channels before, between and after the layers that halve an image until a pixel is a patch: D at the
+    end, and before each layer half of what follows it.
+
+    Raises: UserError unless P is a power of two and D a multiple of P / 2.
+    """
+    halvings = patch_size.bit_length() - 1
+    if patch_size < 2 or patch_size != 2**halvings:
+        raise UserError(f"patch_size must be a power of two of at least 2, got {patch_size}; take 2, 4, 8, 16 or 32")
+    if embed_dim % (patch_size // 2):
+        raise UserError(f"embed_dim must be a multiple of patch_size / 2, got {embed_dim} and {patch_size}")
+    return [in_chans, *(embed_dim >> k for k in reversed(range(halvings)))]

@@ -50,16 +50,11 @@ BOOTSTRAPPING = (
 """Names in github.com/zhfeing/Bootstrapping-ViTs-pytorch -> ours."""
 LAYER_SCALE = re.compile(r"(.*)\.(?:gamma_([12])|ls([12])\.gamma)")
 """Factors of a residual branch in BEiT or in timm's ViTs."""
-LAST_LAYERS = ("attn.proj", "mlp.fc2")
-"""Of the two branches."""
+LAST_LAYERS = ("attn.proj", "mlp.fc2")  # of the two branches
 
 
 def strip_prefixes(stored: Any, key: str = "") -> State:
-    """Return the named tensors of a file's content, if any.
-
-    Args:
-        key: of WRAPPERS; empty takes the first that exists.
-
+    """Return the named tensors of a file's content, if any. `key`: of WRAPPERS; empty takes the first that exists.
     Raises: UserError if there is no such key.
     """
     while found := wrappers(stored):

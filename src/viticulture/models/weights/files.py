@@ -22,7 +22,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from ...disk import read_json, replacing, write_whole
@@ -30,12 +30,10 @@ from ...errors import UserError, as_named, some
 from ..data_spec import DataSpec
 from ..students import FROM_DATA, blueprint, create_student
 from .checkpoint_keys import strip_prefixes, wrappers
+from .checksum import CHECKSUM, FILES
 from .fill import check_numbers, filled
 from .load_matching import State, classifiers
 
-FILES = ("model.safetensors", "config.json")
-CHECKSUM = "crc32"
-"""Key, in our safetensors' header, of the checksum of the values, which reveals flipped bits."""
 MAX_CLASSES, MAX_SIDE, MAX_CHANNELS = 1_000_000, 8192, 1024  # beyond these a config.json counts as damaged
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".tar")  # .tar: scripts that write NAME.pth.tar
 
@@ -102,15 +100,6 @@ def _sealed(content: bytes) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # values begin at a multiple of 8 bytes
     return len(text).to_bytes(8, "little") + text + values
-
-
-def checksum(folder: Path) -> str:
-    """Return the checksum of the weights in a folder that `save` wrote; empty where there is none."""
-    try:
-        with safe_open(folder / FILES[0], "pt") as file:
-            return (file.metadata() or {}).get(CHECKSUM, "")
-    except (OSError, SafetensorError):
-        return ""
 
 
 def _opened(content: bytes) -> tuple[dict[str, Any], memoryview]:

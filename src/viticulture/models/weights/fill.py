@@ -23,8 +23,7 @@ TIMES = 10
 MAX_HUB_TENSORS = 2_000
 MAX_NUMBER = 1_000_000
 """In a config.json. Computations before the first block would take hours for a hundred million blocks."""
-MAX_BUFFER_BYTES = 2**32
-"""Of tables that a network computes; Swin's at 1024 pixels take a twentieth."""
+MAX_BUFFER_BYTES = 2**32  # of tables that a network computes; Swin's at 1024 pixels take a twentieth
 
 _Net = TypeVar("_Net", bound=nn.Module)
 

@@ -86,12 +86,8 @@ def for_classes(
     student: nn.Module, theirs: State, known: Sequence[str], wanted: Sequence[str]
 ) -> tuple[State, list[str]]:
     """Put the rows of the head in the order of the student's classes; drop the head if it has as many other classes,
-    which shapes do not show.
-
-    Args:
-        known: class names of their head, in its order; empty where unknown.
-
-    Returns: tensors, and a warning where they differ from `theirs`.
+    which shapes do not show. `known`: class names of their head, in its order; empty where unknown. Returns: tensors,
+    and a warning where they differ from `theirs`.
     """
     heads = [name for name in theirs if name.startswith(_heads(student)) and theirs[name].shape[:1] == (len(wanted),)]
     if not heads or not known or len(known) != len(wanted) or tuple(known) == tuple(wanted):

@@ -28,8 +28,8 @@ from ...waiting import quiet_hub, waiting
 from ..data_spec import DataSpec
 from ..students import FROM_DATA, blueprint, create_student
 from .checkpoint_keys import encoder, own_names
+from .checksum import FILES
 from .files import (
-    FILES,
     SUFFIXES,
     brief,
     build,
@@ -53,21 +53,15 @@ AROUND_STUDENT = "backbone.student."
 
 @dataclass(frozen=True)
 class Description:
-    """A network as its source describes it, before its weights are read.
-
-    Args:
-        architecture: name for `create_student`, without a tag.
-        cfg: timm's description of the images: input_size, mean, std, crop_pct, interpolation, license and so on; empty
-            for a file of a student of ours.
-        config: config.json of a folder; empty for other sources.
-        arguments: keywords of the architecture.
-    """
+    """A network as its source describes it, before its weights are read."""
 
     source: str
-    architecture: str
+    architecture: str  # name for `create_student`, without a tag
+    # timm's description of the images: input_size, mean, std, crop_pct, interpolation, license and so on; empty for a
+    # file of a student of ours.
     cfg: Mapping[str, Any]
-    config: Mapping[str, Any] = field(default_factory=dict)
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)  # config.json of a folder; empty for other sources
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # keywords of the architecture
 
     @property
     def image_size(self) -> tuple[int, int] | None:
@@ -101,12 +95,7 @@ class Description:
 
 
 def describe(source: str, architecture: str = "") -> Description:
-    """Describe the network of a source.
-
-    Args:
-        source: see the module.
-        architecture: of a file that is named alone.
-
+    """Describe the network of a source. `source`: see the module. `architecture`: of a file that is named alone.
     Raises: UserError for a source that does not exist, and for a file alone without an architecture.
     """
     if (folder := find_weights(source)) is not None:
@@ -161,9 +150,8 @@ def open_network(source: str, architecture: str = "") -> tuple[nn.Module, DataSp
         net = from_file(named or architecture, file)
         spec = _described(net, about.cfg) if about.cfg else _assumed(net)
         log(
-            f"{source}: a file does not contain the normalization of images; assumed are mean {_numbers(spec.mean)} "
-            f"and deviation {_numbers(spec.std)}, as of {named or architecture}. For others name an architecture or "
-            "tag that has them (vit_small_patch16_224.dino=FILE), or a folder whose config.json does"
+            f"note     {file.name} does not say how images are normalized; as of {named or architecture}: "
+            f"mean {_numbers(spec.mean)}, deviation {_numbers(spec.std)}"
         )
     else:
         net = fetch(source)
@@ -173,7 +161,7 @@ def open_network(source: str, architecture: str = "") -> tuple[nn.Module, DataSp
 
 
 def _numbers(of_channels: tuple[float, ...]) -> str:
-    return ", ".join(f"{value:g}" for value in of_channels)
+    return ", ".join(f"{value:g}" for value in (of_channels if len(set(of_channels)) > 1 else of_channels[:1]))
 
 
 def _check_finite(source: str, state: State) -> None:
@@ -225,9 +213,7 @@ def _assumed(net: Any) -> DataSpec:
 
 def find_weights(source: str) -> Path | None:
     """Return the folder of weights of a source: a folder, or inside a run, or around its model.safetensors; None where
-    the source is nothing of these.
-
-    Raises: UserError if a folder holds no weights.
+    the source is nothing of these. Raises: UserError if a folder holds no weights.
     """
     path = Path(source.removeprefix(LOCAL))
     if not path.is_dir():
@@ -273,12 +259,9 @@ def place_of(source: str) -> Path:
 
 
 def fetch(name: str) -> Any:
-    """Load a timm model with pretrained weights, from timm's cache or the network.
-
-    Args:
-        name: with or without a tag, such as vit_tiny_patch16_224.augreg_in21k; or hf-hub:OWNER/NAME.
-
-    Raises: UserError if there is no such model, or its weights cannot be fetched.
+    """Load a timm model with pretrained weights, from timm's cache or the network. `name`: with or without a tag, such
+    as vit_tiny_patch16_224.augreg_in21k; or hf-hub:OWNER/NAME. Raises: UserError if there is no such model, or its
+    weights cannot be fetched.
     """
     if not name.startswith(HUB):
         _check_pretrained_name(name)

@@ -41,7 +41,7 @@ function addCard(row, file) {
   if (row.counts && !Object.keys(row.counts).length) {
     return add(card, "p", `Nothing with a score of at least ${row.min_score.toFixed(2)}.`);
   }
-  if (row.known === false) add(card, "p", "Unlike the training images", "error");
+  if (row.known === false) add(card, "p", "Unlike the training images: do not rely on the class", "error");
   const table = add(card, "table", "", colors || row.labels ? "several" : "");
   const shares = row.shares ?? row.probabilities, about = ["name", "error", "picture"];
   const numbers = Object.entries(row).filter(([name]) => !about.includes(name));
