@@ -42,7 +42,7 @@ def test_ranges_and_choices_are_read() -> None:
     assert isinstance(space["student.options.depth"][0], int)
 
 
-def test_what_cannot_be_searched_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_searched_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each before anything is opened or trained."""
     monkeypatch.setattr(searching, "_optuna", lambda: None)
 
@@ -64,10 +64,12 @@ def test_what_cannot_be_searched_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
     refused("data.fraction is the same for all", grid, "data.fraction=0.1..0.9")
     for terms in (Terms(), Terms("auto"), Terms("2h", halving=True)):
         refused("--budget 2h, or by --epochs", grid, *WORDS, terms=terms)
+    where = viticulture.Where(str(tmp_path / "s"), slurm=True)
+    refused("on this machine", viticulture.compare_search, "digits", WORDS, terms=Terms("2h"), where=where)
+    assert not (tmp_path / "s").exists()
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "optuna", None)
     refused(r"pip install 'viticulture\[search\]'", grid, *WORDS)
-    refused("on this machine", viticulture.compare_search, "digits", WORDS, where=viticulture.Where(slurm=True))
 
 
 def test_the_shell_takes_several_keys_and_the_budget_is_that_of_all_trainings(monkeypatch: pytest.MonkeyPatch) -> None:
