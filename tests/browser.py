@@ -17,8 +17,7 @@ FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--dis
 FLAGS += ["--disable-component-update", "--disable-sync", "--disable-extensions", "--hide-scrollbars"]
 FLAGS += ["--remote-debugging-pipe"]
 
-PATIENCE = 600.0
-"""Seconds after which a browser is taken for stuck."""
+PATIENCE = 600.0  # seconds after which a browser is taken for stuck
 
 
 class Browser:

@@ -10,8 +10,7 @@ from PIL import Image, ImageDraw
 KINDS = ("disk", "square")
 COLORS = ((200, 60, 60), (60, 80, 200))
 
-Object = tuple[int, tuple[int, int, int, int]]
-"""Kind, and left, top, right, bottom, pixels."""
+Object = tuple[int, tuple[int, int, int, int]]  # kind, and left, top, right, bottom, pixels
 
 
 def picture(seed: int, size: tuple[int, int] = (64, 80), most: int = 3) -> tuple[Image.Image, list[Object]]:

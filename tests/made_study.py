@@ -41,8 +41,7 @@ def study(path: Path, names: list[str], subsets: tuple[int, ...], seeds: int, st
         )
         result = evaluate_predictions(predictions, classes)
         run.write(
-            "evaluation.json",
-            classified("best/test", {f"best/{split}": result for split in ("test", "val")}).to_dict(),
+            "evaluation.json", classified("best/test", {f"best/{split}": result for split in ("test", "val")}).to_dict()
         )
         save_classes(run, "best/test", {"best/test": predictions})
         lines = [

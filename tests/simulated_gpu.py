@@ -30,8 +30,7 @@ READ = {
 """Functions whose numbers, or whose results' shapes, the program must know to go on."""
 PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm", "einsum", "linear"}
 FILTERS = {"linear", "bilinear", "bicubic", "trilinear", "area"}
-computing: list[str] = []
-"""The simulated GPU's function that runs, if one does."""
+computing: list[str] = []  # the simulated GPU's function that runs, if one does
 waits: list[str] = []
 """Functions that made the program wait for the GPU, in their order; whoever counts them empties it first."""
 

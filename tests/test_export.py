@@ -30,8 +30,7 @@ from viticulture.models.students import create_student
 
 TASK = DataSpec(("Blüte", 'a "b", c', "👩‍🔬"), (16, 16), (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
 needs_onnx = pytest.mark.skipif(
-    any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")),
-    reason="needs the extra onnx",
+    any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")), reason="needs the extra onnx"
 )
 
 
@@ -101,9 +100,7 @@ def test_students_of_budgets_can_be_exported(name: str, tmp_path: Path) -> None:
 
 
 @needs_onnx
-def test_exporting_leaves_student_and_folder_unchanged(
-    exported: tuple[nn.Module, dict[str, Tensor], Path],
-) -> None:
+def test_exporting_leaves_student_and_folder_unchanged(exported: tuple[nn.Module, dict[str, Tensor], Path]) -> None:
     student, before, path = exported
     assert student.training
     assert all(parameter.requires_grad for parameter in student.parameters())

@@ -46,8 +46,7 @@ TASK = DataSpec(("Blüte", "leaf", "berry"), (64, 64), (0.5, 0.4, 0.3), (0.2, 0.
 STORE = 80
 SIZES = ((64, 64), (80, 80), (37, 90), (200, 31), (3, 5))  # 2 x 3, enlarged, has levels at exact halves
 needs_onnx = pytest.mark.skipif(
-    any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")),
-    reason="needs the extra onnx",
+    any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")), reason="needs the extra onnx"
 )
 needs_masks = pytest.mark.skipif(find_spec("pycocotools") is None, reason="needs the extra dense")
 

@@ -18,8 +18,7 @@ pytestmark = pytest.mark.slow
 
 TASK = DataSpec(("a", "b", "c"), (32, 32), (0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
 STUDENTS = [("botnet14t", 8), ("hybrid_nano", 8), ("vit_nano", 4), ("dhvt_nano", 4), ("resnet10t", None)]
-TOLERANCE = 1e-4
-"""Of the largest logit: float32 with other kernels."""
+TOLERANCE = 1e-4  # of the largest logit: float32 with other kernels
 
 
 def saved(name: str, patch: int | None, folder: Path) -> nn.Module:

@@ -266,11 +266,7 @@ def test_a_run_without_labels_is_pushed_as_features(tmp_path: Path) -> None:
 
 
 def test_a_mistake_is_one_line(
-    run: RunFolder,
-    online: FakeHub,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    run: RunFolder, online: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said(*words: str) -> str:
         assert main(list(words)) == 2

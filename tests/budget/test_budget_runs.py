@@ -73,8 +73,7 @@ TINY: dict[str, Any] = {
     "train.batch_size": 20,
     "engine.device": "cpu",
 }
-STEP = 2.0
-"""Seconds a step, as they are told: nothing takes as long."""
+STEP = 2.0  # seconds a step, as they are told: nothing takes as long
 
 
 class PresetTimes(Measurements):

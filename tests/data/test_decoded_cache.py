@@ -472,9 +472,7 @@ def test_a_cache_removed_during_its_build_is_built_again(what: str) -> None:
     assert not called
 
 
-def test_near_duplicates_with_a_removed_index_end_in_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_near_duplicates_with_a_removed_index_end_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def publish(folder: Path, *rest: Any) -> Path:
         shutil.rmtree(made := cache.publish(folder, *rest))
         return made

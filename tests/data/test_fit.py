@@ -24,8 +24,7 @@ from viticulture.tasks.results import read_predictions
 from viticulture.training.run_folder import RunFolder
 from viticulture.training.session import begin
 
-MEAN = (124, 116, 104)
-"""ImageNet's mean color."""
+MEAN = (124, 116, 104)  # ImageNet's mean color
 
 
 @pytest.fixture(scope="module")

@@ -172,18 +172,12 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Layout:
-    """An official file.
+    """An official file."""
 
-    Args:
-        network: the student that starts from it.
-        weights: of its authors' network, by their names.
-        wrap: weights -> the file's content.
-        anew: prefixes of the student's tensors that the file has not, for the reason in the layout's comment.
-    """
-
-    network: Callable[[Load], nn.Module]
-    weights: Callable[[Load], Weights]
-    wrap: Callable[[Weights], Any]
+    network: Callable[[Load], nn.Module]  # the student that starts from it
+    weights: Callable[[Load], Weights]  # of its authors' network, by their names
+    wrap: Callable[[Weights], Any]  # weights -> the file's content
+    # Prefixes of the student's tensors that the file has not, for the reason in the layout's comment.
     anew: tuple[str, ...] = ()
 
 

@@ -26,15 +26,10 @@ from viticulture.plugins import (
 
 @dataclass(frozen=True)
 class AgeResult:
-    """Numbers of one set of weights on N images.
+    """Numbers of one set of weights on N images."""
 
-    Args:
-        images: N.
-        error: mean absolute error, years.
-    """
-
-    images: int
-    error: float
+    images: int  # N
+    error: float  # mean absolute error, years
     resampled: tuple[float, ...] = field(repr=False, default=())
 
     @property

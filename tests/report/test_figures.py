@@ -351,11 +351,7 @@ def test_links_are_drawn_by_block_layer_and_epoch() -> None:
     magnitudes = [torch.tensor([[1.0, 2.0], [0.0, 3.0]]) * (epoch + 1) for epoch in range(11)]
     html = links_section(TrainedLinks(links, magnitudes)).html
     large, small = html.split("</figure>")[:2]
-    assert set(cells(large)) == {
-        "block 0, s1, layer 0: 11",
-        "block 0, s1, layer 1: 22",
-        "block 1, s2, layer 1: 33",
-    }
+    assert set(cells(large)) == {"block 0, s1, layer 0: 11", "block 0, s1, layer 1: 22", "block 1, s2, layer 1: 33"}
     assert "Empty: not linked." in large
     assert re.findall(r">after (\d+) epochs<", small) == ["0", "2", "4", "6", "8", "10"]
     inside = links_section(TrainedLinks(links, magnitudes, inside=True)).html

@@ -109,12 +109,7 @@ def test_columns_that_do_not_fit_are_wrapped_in_blocks(width: int) -> None:
 
 def test_equal_evaluations_share_a_column() -> None:
     found, other = evaluation(list("abcdefgh")), evaluation(list("abcdefgh"), 50)
-    pairs = [
-        ("best", "test", found),
-        ("last", "test", found),
-        ("best", "val", other),
-        ("last", "val", found),
-    ]
+    pairs = [("best", "test", found), ("last", "test", found), ("best", "val", other), ("last", "val", found)]
     results = classified("best/test", {f"{weights}/{split}": result for weights, split, result in pairs})
     heads = [column.name for column in summary(results).columns]
     assert heads == ["", "test", "validation, best weights", "validation, last weights"]

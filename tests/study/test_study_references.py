@@ -42,9 +42,7 @@ TWICE = Candidate(
     "taught by the other", "default/digits", {**SMALL, "guides.logits": {"teacher": "row:another teacher"}}
 )
 MASKED = Candidate(
-    "without labels",
-    "mae/cifar100",
-    {**SMALL, "student.patch_size": 2, "images.image_size": 8, "images.cache_size": 8},
+    "without labels", "mae/cifar100", {**SMALL, "student.patch_size": 2, "images.image_size": 8, "images.cache_size": 8}
 )
 STARTED = Candidate("started", "default/digits", {**SMALL, "student.init": "row:without labels"})
 

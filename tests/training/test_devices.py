@@ -95,10 +95,7 @@ class Bfloat16:
 CUDA = "cuda:0"
 
 
-@pytest.mark.parametrize(
-    ("method", "guide", "student"),
-    slow_but(ONCE, SOME),
-)
+@pytest.mark.parametrize(("method", "guide", "student"), slow_but(ONCE, SOME))
 def test_losses_and_metrics_are_computed_on_a_gpu_in_bfloat16(
     method: str, guide: str, student: str, data: Data, teachers: Path
 ) -> None:

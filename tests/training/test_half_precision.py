@@ -25,12 +25,7 @@ from viticulture.models.data_spec import DataSpec
 from viticulture.models.heads import token_logits
 from viticulture.models.students import create_student, fitting_patch
 from viticulture.training.data import load_dataset
-from viticulture.training.half_precision import (
-    FILLS,
-    CpuMixedPrecision,
-    compare_gradients,
-    wrong_or_slow,
-)
+from viticulture.training.half_precision import FILLS, CpuMixedPrecision, compare_gradients, wrong_or_slow
 from viticulture.training.machine import filled_memory
 
 HALF = CpuMixedPrecision("bf16-mixed", "cpu")

@@ -93,11 +93,7 @@ def test_joined_labels_choose_the_recipe_and_others_are_reported(data: Path, tmp
     assert reason in chosen.warnings
     assert chosen.dataset.classes == ("blue", "green", "red")
     apart = separated(open_source(str(data)))  # as a function of a program gives them
-    assert open_by_default(apart) == (
-        apart,
-        "multilabel/photos",
-        (reason,),
-    )
+    assert open_by_default(apart) == (apart, "multilabel/photos", (reason,))
     one = begin(str(data), "default/photos", 0, str(tmp_path / "b"), False, SETTINGS, "test")
     (told,) = [note for note in one.warnings if "several labels" in note]
     assert "--recipe multilabel/photos" in told

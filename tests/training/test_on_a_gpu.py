@@ -35,8 +35,7 @@ from viticulture.training.state import Ema
 from .test_dense_runs import session
 from .test_devices import ONCE, unless_refused
 
-STEADY = ("cnn", "many heads", "mae")
-"""Families that draw no random numbers while they learn labels."""
+STEADY = ("cnn", "many heads", "mae")  # families that draw no random numbers while they learn labels
 
 
 def test_the_simulation_refuses_what_a_gpu_refuses() -> None:

@@ -68,11 +68,7 @@ def take_part(rank: int, ending: str, ports: Any, arrived: Any, words: Any) -> N
 @pytest.mark.children
 @pytest.mark.parametrize(
     ("ending", "expected"),
-    [
-        ("well", {"0 left", "1 left"}),
-        ("error", {"0 ZeroDivisionError", "1 left"}),
-        ("killed", {"1 UserError"}),
-    ],
+    [("well", {"0 left", "1 left"}), ("error", {"0 ZeroDivisionError", "1 left"}), ("killed", {"1 UserError"})],
 )
 def test_processes_wait_for_the_first_and_end_with_it(ending: str, expected: set[str]) -> None:
     context = multiprocessing.get_context("forkserver")

@@ -113,10 +113,8 @@ def without_rates(values: Any) -> Any:
     return values
 
 
-Step = tuple[str, dict[str, Any]]
-"""Recipe, overrides."""
-LARGE = 64
-"""Pixels; a step on real images of more is left to the slow part."""
+Step = tuple[str, dict[str, Any]]  # recipe, overrides
+LARGE = 64  # pixels; a step on real images of more is left to the slow part
 read_once = cache(read)
 
 

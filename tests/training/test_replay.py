@@ -70,9 +70,7 @@ def assert_same(one: viticulture.Run, other: viticulture.Run) -> None:
     check_same_bits(weights(one.path), weights(other.path))
 
 
-def test_a_replayed_run_equals_a_plain_one(
-    grow: Grow,
-) -> None:
+def test_a_replayed_run_equals_a_plain_one(grow: Grow) -> None:
     """Plain = recorded = replayed; then another student under the same teachers."""
     plain, first, second = (
         grow("plain"),

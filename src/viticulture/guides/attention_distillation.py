@@ -32,7 +32,6 @@ class AttentionDistillation(Guide):
 
     Args:
         student: a ViT of timm's layout.
-        data_spec: input of the student.
         teacher: a run; a timm name with pretrained weights, such as vit_base_patch16_224.mae; or ARCHITECTURE=FILE,
             such as mae_base=mae_pretrain_vit_base.pth.
         blocks: the student's blocks to train, counted from 0; null: the last one. Each is matched with the teacher's

@@ -82,7 +82,6 @@ class AttentionLink(Guide):
 
     Args:
         student: a ViT with a class token.
-        data_spec: input of the student.
         teacher: a run; a timm name with pretrained weights; or ARCHITECTURE=FILE with weights from a file.
         links: full links every map to every head; alpha and beta are those of the paper's Table 1; a YAML file holds
             those that `viticulture links` extracted from a run.

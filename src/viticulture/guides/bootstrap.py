@@ -91,7 +91,6 @@ class Bootstrap(Guide):
 
     Args:
         student: a ViT with square patches; a plain one where its weights are shared.
-        data_spec: classes and input of the student.
         agent: architecture of the agent.
         weights: own gives the agent separate weights (the paper's joint training); shared builds it from the student's
             and sums both gradients, as the authors' code does; aligned first removes from the agent's gradient the part
@@ -187,8 +186,6 @@ def feature_distance(
     Args:
         student: [B, D, h, w].
         agent: [B, D, H, W]; receives no gradient.
-        adapt: sequence or grid, see `Features`.
-        scale: standardize or length, see `Features`.
 
     Returns: scalar from 0 to 4, no unit.
     """

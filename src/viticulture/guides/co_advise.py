@@ -33,7 +33,6 @@ class CoAdvise(Guide):
 
     Args:
         student: has the class token and as many more tokens or heads as there are teachers.
-        data_spec: classes and input of the student.
         teachers: name -> teacher, in the order of the tokens after the class token; a teacher is a run, a timm name
             with pretrained weights, or ARCHITECTURE=FILE.
         token: "own" gives each teacher a separate token; with "class" all train the one head of a student with one.

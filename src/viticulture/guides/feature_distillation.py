@@ -32,7 +32,6 @@ class FeatureDistillation(Guide):
 
     Args:
         student: any classifier, or network without classes.
-        data_spec: input of the student.
         teacher: a run; a timm name with pretrained weights; or ARCHITECTURE=FILE with weights from a file. It reads
             images of images.teacher_size, else the student's, enlarged to the size it was trained at.
         queue: K, images that each image is compared with, besides itself.

@@ -32,7 +32,6 @@ class Logits(Guide):
 
     Args:
         student: the student; its architecture does not matter here.
-        data_spec: classes and input of the student.
         teacher: a run; a timm name with pretrained weights; or ARCHITECTURE=FILE with weights from a file.
         kind: soft matches the teacher's distribution (of several labels an image that of each), hard takes its most
             likely class as label.

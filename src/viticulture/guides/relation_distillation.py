@@ -26,7 +26,6 @@ class RelationDistillation(Guide):
 
     Args:
         student: a network whose blocks or stages can be read: a ViT, a hybrid, a CNN.
-        data_spec: input of the student.
         teacher: a run; a timm name with pretrained weights; or ARCHITECTURE=FILE with weights from a file. It reads
             images of images.teacher_size, else the student's, enlarged to the size it was trained at.
         temperature: T; the smaller, the more a patch is similar to itself alone.

@@ -72,8 +72,6 @@ class Decoder(nn.Module):
         grid: rows and columns of patches.
         values: numbers to predict for a patch.
         width: of its tokens, a multiple of 4 and of heads.
-        depth: blocks.
-        heads: of its attention.
         mlp_ratio: width of the hidden layers over `width`.
     """
 

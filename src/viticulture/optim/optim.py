@@ -275,7 +275,6 @@ class Schedule:
         Args:
             update: its number, 0 for the first of the training.
             steps_per_epoch: updates in an epoch.
-            epochs: length of the training.
             lr: the highest rate.
         """
         if self.rule == "mmcv":
@@ -303,7 +302,6 @@ class Schedule:
         Args:
             optimizer: built at its highest rates.
             steps_per_epoch: updates in an epoch, after gradient accumulation.
-            epochs: length of the training.
             lr: `optim.lr`; groups of another rate follow in proportion.
         """
         self.warmup(epochs)

@@ -20,7 +20,6 @@ class SAM(Optimizer):
     Buffers are restored with the weights, so that BatchNorm counts a batch once.
 
     Args:
-        base: optimizer that steps.
         rho: Euclidean distance that all weights together move uphill.
         module: whose buffers are restored.
     """

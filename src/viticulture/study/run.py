@@ -50,7 +50,8 @@ def run_study(
         log(f"note: {warning}")
     study.update(warnings=warnings)
     workers = where.workers or max(1, torch.cuda.device_count())
-    plan = plan_study(study, workers, log)
+    with study.locked("plan"):  # a second process finds the plan, and does not disturb the measuring
+        plan = plan_study(study, workers, log)
     if wrong := changed(study, plan):
         raise UserError(
             f"{study.path} holds {len(wrong)} cells that were trained under other settings, such as {wrong[0]}; "
@@ -74,11 +75,6 @@ def plan_study(study: StudyFolder, workers: int, log: Log) -> StudyPlan:
 
     Raises: UserError if the budget is too short, or no candidate can be trained on the data at all.
     """
-    with study.locked("plan"):  # a second process finds the plan, and does not disturb the measuring
-        return _plan_study(study, workers, log)
-
-
-def _plan_study(study: StudyFolder, workers: int, log: Log) -> StudyPlan:
     grid, metadata = study.grid, study.metadata
     previous = StudyPlan.from_dict(metadata["plan"]) if "plan" in metadata else None
     needed = {(candidate.name, subset.name) for candidate in grid.candidates for subset in grid.subsets.each()}

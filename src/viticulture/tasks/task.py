@@ -84,7 +84,6 @@ class Predictor(ABC):
         """Yield one prediction an item with its picture, in their order; a few images are held at once.
 
         Args:
-            items: the images.
             max_pixels: as for `inputs.open_items`.
             longest: pixels of a picture's longer side; None for the image's, 0 for no picture.
         """
@@ -101,9 +100,6 @@ class Exported:
 
 class Task(ABC):
     """A task that runs are trained for.
-
-    Args:
-        run: the run.
 
     Attributes:
         name: of the task.

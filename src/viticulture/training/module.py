@@ -21,9 +21,6 @@ from ..optim import SAM
 class TrainingModule(LightningModule):
     """Trains a method.
 
-    Args:
-        clip_each: clip each parameter's gradient alone.
-
     Attributes:
         terms: names of the loss terms of the last step, whose values are in `method.logs`.
         guide_logs: scalars that guides returned after the last backward pass.

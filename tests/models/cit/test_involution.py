@@ -59,8 +59,7 @@ def test_it_is_its_definition(kernel_size: int, stride: int, size: tuple[int, in
     torch.testing.assert_close(ours, theirs)
     direction = drawn(*theirs.shape, seed=1)
     torch.testing.assert_close(
-        torch.autograd.grad(ours, (x, kernels), direction),
-        torch.autograd.grad(theirs, (x, kernels), direction),
+        torch.autograd.grad(ours, (x, kernels), direction), torch.autograd.grad(theirs, (x, kernels), direction)
     )
 
 

@@ -18,8 +18,7 @@ from viticulture.models.students import create_student
 from viticulture.models.vit.attention import DroppedAttention
 from viticulture.models.vit.hybrid_vit import Convolution
 
-EPSILON = 2.0**-8
-"""Relative rounding error of bfloat16."""
+EPSILON = 2.0**-8  # relative rounding error of bfloat16
 
 
 def test_products_equal_the_fused_kernel_within_bfloat16s_rounding() -> None:

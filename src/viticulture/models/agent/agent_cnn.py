@@ -195,7 +195,6 @@ class AgentCNN(nn.Module):
         shape: where it differs from a ViT.
         blocks: its blocks; None builds them with separate weights, whose dropout acts inside the MLP alone.
         num_classes: C; zero leaves the features.
-        in_chans: channels of the image.
         stem_width: channels inside the res stem.
     """
 

@@ -81,7 +81,6 @@ class AlignedEmbed(ConvolutionalEmbed):
     Args:
         img_size: height and width, pixels, multiples of the patch size.
         patch_size: P, even.
-        in_chans: channels of the image.
         embed_dim: D.
         stems: keys of `STEMS`, in the order of their tokens.
         stem_width: channels of a stem's output.

@@ -39,7 +39,6 @@ class Involution(nn.Module):
     Args:
         channels: C, a multiple of group_width.
         kernel_size: K, odd.
-        stride: s.
         group_width: number of neighboring channels that share a kernel.
     """
 
@@ -100,7 +99,6 @@ class RedNet(ResNet):
         layers: blocks of the four stages.
         small_images: keep the resolution in the stem (no stride, no pooling), for images of about 32 pixels.
         stem_width: channels of the stem's first two layers; its output has twice as many.
-        in_chans: channels of the image.
         settings: keywords of timm's `ResNet`.
     """
 

@@ -124,7 +124,6 @@ class Detector(nn.Module):
 
     Args:
         backbone: returns one map, whose stride is a power of two of at least 4 pixels.
-        classes: number of classes, at least 1.
         sizes: of the heads.
     """
 

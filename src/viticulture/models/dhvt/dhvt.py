@@ -79,10 +79,7 @@ class DHVT(nn.Module):
     their mean, as in DeiT.
 
     Args:
-        shape: sizes.
-        parts: its layers.
         img_size: height and width in training, pixels; only a position table depends on it.
-        in_chans: channels of the image.
         num_classes: length of the logits; zero leaves the features.
         drop_path_rate: of the last block; it grows linearly from zero at the first.
         distilled: add a distillation token.

@@ -48,7 +48,6 @@ class SOPE(nn.Module):
     Args:
         patch_size: a power of two, pixels.
         embed_dim: D, a multiple of P / 2.
-        in_chans: channels of the image.
         norm: builds a layer for [B, D, H, W] from D.
     """
 

@@ -102,7 +102,6 @@ class Stages(nn.Module):
     Shape: [B, 3, H, W] -> `Maps`.
 
     Args:
-        net: the CNN.
         names: its modules whose outputs are read.
         grids: sizes to resize to.
     """

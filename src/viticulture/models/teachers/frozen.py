@@ -72,7 +72,6 @@ class Adapted(nn.Module):
     Shape: [B, C, H, W] -> the teacher's outputs.
 
     Args:
-        net: the teacher.
         student: images of the student.
         teacher: images of the teacher's training.
     """

@@ -79,7 +79,6 @@ class CvT(nn.Module):
     Args:
         stages: sizes, first to last.
         num_classes: length of the logits.
-        in_chans: channels of the images.
         drop_path_rate: of the last block of the last stage, rising from 0 within it; other stages have none.
     """
 

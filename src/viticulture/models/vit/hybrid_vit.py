@@ -79,7 +79,6 @@ class ResidualEmbed(ConvolutionalEmbed):
     Args:
         img_size: height and width, pixels, multiples of the patch size.
         patch_size: P, a power of two.
-        in_chans: channels of the image.
         embed_dim: D, a multiple of P / 2.
         residual_blocks: number after each halving but the last, from the last but one backwards; then zero.
     """
