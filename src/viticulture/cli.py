@@ -25,8 +25,8 @@ from .version import VERSION
 from .waiting import STDERR, waiting
 
 LOADS: dict[Callable[..., Any], tuple[str, ...]] = {
-    **dict.fromkeys((api.cache, api.recipes, api.tables, api.models, api.runs, api.serve), ()),
-    api.report: ("torch",),
+    **dict.fromkeys((api.cache, api.recipes, api.runs, api.serve), ()),
+    **dict.fromkeys((api.report, api.tables, api.models), ("torch", "timm")),
     api.inspect: ("torch", "lightning"),
 }
 """Command -> its slow imports, announced while they load; other commands need all three."""

@@ -239,7 +239,7 @@ class Parser(argparse.ArgumentParser):
             text += "\n".join(["\nshort options of recipe keys:", *lines]) + "\n\n"
             text += EVERY + api.reference() if everything else MORE.format(prog=self.prog)
         if self.function in (COMMANDS[name] for name in WITH_TABLE):
-            text += f"\n`{self.prog} --table TABLE --help` shows the options for a paper's table.\n"
+            text += f"`{self.prog} --table TABLE --help` shows the options for a paper's table.\n"
         if self.function is api.compare:
             text += f"`{self.prog} --search KEY=LOW..HIGH --help` shows those for a search of recipe keys.\n"
         return text

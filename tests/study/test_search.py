@@ -27,9 +27,8 @@ TIMES = StepTimes(step=0.1, steps=10, inference=0.001, val_images=1, held_out_im
 WORDS = [f"{key}={text}" for key, text in SPACE.items()]
 
 
-def outcome(values: dict[str, Any], val: float | None) -> Outcome:
-    name = " ".join(f"{key}={value}" for key, value in values.items())
-    cell = Cell(Candidate(name, "default/digits", values), ALL_IMAGES.each()[0], 0, 0, name)
+def outcome(candidate: Candidate, val: float | None) -> Outcome:
+    cell = Cell(candidate, ALL_IMAGES.each()[0], 0, 0, candidate.name)
     return Outcome(cell, "finished" if val is not None else "failed", val=val)
 
 
@@ -101,7 +100,7 @@ def test_proposals_lie_in_the_space_are_new_and_follow_results() -> None:
     assert rates.max() <= 1e-2
     assert 0.2 < (rates < 1e-3).mean() < 0.8
     assert {each.overrides["student.options.depth"] for each in first} == {1, 2, 3}
-    past = [outcome(each.overrides, -abs(np.log10(each.overrides["optim.lr"] / 1e-3))) for each in first[:40]]
+    past = [outcome(each, -abs(np.log10(each.overrides["optim.lr"] / 1e-3))) for each in first[:40]]
     next_ones = searching._proposed(space, "default/digits", past, 30)
     assert next_ones == searching._proposed(space, "default/digits", past, 30)
     assert not {each.name for each in next_ones} & {each.name for each in first[:40]}
@@ -110,7 +109,8 @@ def test_proposals_lie_in_the_space_are_new_and_follow_results() -> None:
     importance = searching._importance(space, past)
     assert max(importance, key=lambda key: importance[key]) == "optim.lr"
     few = searching.space_of({"optim.name": "adamw,sgd"})
-    assert len(searching._proposed(few, "default/digits", [outcome({"optim.name": "sgd"}, None)], 5)) == 1
+    (sgd,) = (each for each in searching._proposed(few, "default/digits", [], 2) if each.name == "name=sgd")
+    assert [each.name for each in searching._proposed(few, "default/digits", [outcome(sgd, None)], 5)] == ["name=adamw"]
 
 
 def test_a_search_is_trained_resumed_and_concluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,11 +149,13 @@ def _extended(study: StudyFolder, candidates: Sequence[Candidate]) -> StudyFolde
 
 def _proposed(space: Space, recipe: str, outcomes: Sequence[Outcome], count: int) -> list[Candidate]:
     """Return new candidates, fewer where `ATTEMPTS` draws find no other."""
+    short = {key: key.rpartition(".")[2] for key in space}
+    short = short if len({*short.values()}) == len(short) else {key: key for key in space}
     names, new, past = {each.cell.candidate.name for each in outcomes}, list[Candidate](), _past(space, outcomes)
     for _ in range(ATTEMPTS):
         drawn = past.ask(_distributions(space)).params
         values = {key: _rounded(value, space[key]) for key, value in drawn.items()}
-        name = " ".join(f"{key}={yaml_word(value)}" for key, value in values.items())
+        name = " ".join(f"{short[key]}={yaml_word(value)}" for key, value in values.items())
         if len(new) < count and name not in names:
             names.add(name)
             new.append(Candidate(name, recipe, values))
