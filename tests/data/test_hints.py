@@ -147,7 +147,7 @@ def test_what_train_refuses_is_predicted(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "set" / "empty").rmdir()
     found = inspect(tmp_path / "set")
     assert not found.refused
-    assert inspected(replace(found, classes=("single",), counts={"train": (1,)}))[1].note == "1 class; 1 train"
+    assert inspected(replace(found, classes=("single",), counts={"train": (1,)}))[1].note == "1 class; 1 image"
     assert found.warnings == tuple(
         f"no image of 1 class is held out as {kind}, for too few images: single" for kind in ("test", "val")
     )
