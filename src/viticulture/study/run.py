@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a study: measure every candidate on the data, plan, and train what is missing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,8 +36,14 @@ from .workers import run_workers, threads_of_one
 Log = Callable[[str], None]
 
 
-def run_study(study: StudyFolder, where: Where, log: Log, show_plan: Callable[[StudyFolder, StudyPlan], None]) -> None:
-    """Plan a study, show the plan, and train what is missing, on this machine or on a cluster."""
+def run_study(
+    study: StudyFolder,
+    where: Where,
+    log: Log,
+    show_plan: Callable[[StudyFolder, StudyPlan], None],
+    skip: Sequence[str] = (),
+) -> None:
+    """Plan a study, show the plan, and train what is missing, but the cells `skip`, on this machine or on a cluster."""
     sweep(study.path)
     warnings = study.extend()
     for warning in warnings:
@@ -58,7 +64,7 @@ def run_study(study: StudyFolder, where: Where, log: Log, show_plan: Callable[[S
     elif where.ray:
         run_on_ray(study, where.ray, log)
     else:
-        run_workers(study, workers, log)
+        run_workers(study, workers, log, skip)
     write_table(study, Outcomes(study))
 
 
