@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..config.checks import check_rates
+from ..config.checks import check_learns_unlabeled, check_rates
 from ..config.references import check_given, references, replaced
 from ..config.resolve import Config
 from ..data.image_settings import usual_sizes
@@ -152,7 +152,7 @@ def _measure(
     """Measure every candidate on every subset that is not known yet. Raises: UserError if none can be measured, or if
     candidates would be tested on different images."""
     step_times, failed, warnings = dict(measured_before), dict[str, Exception](), dict[str, None]()
-    sources: dict[tuple[str, str, bool], Source] = {}
+    sources: dict[tuple[str, str, bool, str | None], Source] = {}
     by_slug: dict[tuple[str, str], StepTimes] = {}
     held_out: dict[str, tuple[Candidate, str]] = {}
     unequal: tuple[Candidate, Candidate] | None = None
@@ -160,7 +160,7 @@ def _measure(
     def opened(candidate: Candidate) -> Source:
         data, config = data_of(study, candidate), recipes[candidate.name]
         spec = config.method_class.batch_spec
-        key = data, spec.contents, spec.labels
+        key = data, spec.contents, spec.labels, config.data.unlabeled
         if key not in sources:
             sources[key] = open_for(config, data)
         return sources[key]
@@ -174,6 +174,7 @@ def _measure(
             keys = {**rows, **study.grid.conditions, **subset.overrides, **study.grid.subsets.fold(seed)}
             config = recipes[candidate.name].changed(keys, by="study")
             check_rates(config)
+            check_learns_unlabeled(config)
             dataset = load_dataset(opened(candidate), config, seed)
             warnings.update(dict.fromkeys(dataset.warnings))
             if config.method_class.batch_spec.labels and dataset.val is None and dataset.test is None:
