@@ -196,11 +196,13 @@ def resume(
     """
     run, data = run_folder_of(run), path_as_text(data)
     check_callbacks(callbacks)
+    from ..disk import sweep
+
     if is_complete(run, data, epochs):
+        sweep(Path(run))
         return _finished(Run(Path(run)), data)
     from ..budget import follow
     from ..budget.plan import read_plan
-    from ..disk import sweep
     from ..training import length
     from ..training.run_folder import PLAN, RunFolder
     from ..training.session import reopen
