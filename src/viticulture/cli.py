@@ -237,7 +237,7 @@ def _completion(words: list[str]) -> _Text:
 
     parsers = {name: Parser(name, function) for name, function in COMMANDS.items()}
     more = {name: set(parser.short) for name, parser in parsers.items() if parser.takes_recipe}
-    for name, function in WITH_TABLE.items():
+    for name, function in (*WITH_TABLE.items(), ("compare", api.compare_search)):
         more[name] |= Parser(name, function).options - parsers[name].options
     more["compare"] |= {"study"}  # the argument of `compare resume`
     choices = {"recipe": list(shipped()), "table": list(tables()), "weights": WEIGHTS}
