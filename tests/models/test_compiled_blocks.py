@@ -12,6 +12,7 @@ from torch._dynamo.testing import CompileCounter
 import viticulture.models.students  # noqa: F401  registers them
 from networks import random_images, randomized
 from viticulture.models.compiled_blocks import DropPathOfTensor, compile_blocks
+from viticulture.training.run import INDUCTOR
 
 SMALL = {
     "vit_nano": {"img_size": 8, "patch_size": 4, "embed_dim": 16, "depth": 4, "num_heads": 2},
@@ -84,3 +85,8 @@ def test_drop_path_of_a_tensor_drops_whole_images() -> None:
     torch.testing.assert_close(layer.eval()(x), x, rtol=0, atol=0)
     whole = DropPathOfTensor(0.0, True, torch.device("cpu")).train()
     torch.testing.assert_close(whole(x), x, rtol=0, atol=0)
+
+
+def test_torch_accepts_the_options_of_trainings_on_a_gpu() -> None:
+    """It refuses names that it does not know, and values of another type."""
+    torch.compile(nn.Linear(2, 2), options=INDUCTOR)

@@ -26,8 +26,8 @@ from viticulture.errors import UserError
 from viticulture.models.layout import layout
 from viticulture.models.taps import READINGS, Taps
 from viticulture.training.feed import training_loader
-from viticulture.training.run import INDUCTOR
 from viticulture.training.replay import Budget, Memory
+from viticulture.training.run import INDUCTOR
 from viticulture.training.session import Session
 
 PAIRS = [
