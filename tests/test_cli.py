@@ -81,8 +81,8 @@ def test_mistakes_without_torch_are_refused_before_it_is_imported(tmp_path: Path
 def test_commands_that_only_read_files_import_no_torch(tmp_path: Path) -> None:
     run = untrained(tmp_path / "runs" / "a")
     run.write("report.html", "")
-    program = f"from viticulture.cli import main\nfor words in (['runs', {str(tmp_path / 'runs')!r}], "
-    program += f"['resume', {str(run.path)!r}]): assert main(words) == 0"
+    commands = ["runs", str(tmp_path / "runs")], ["resume", str(run.path)], ["recipes"], ["cache"]
+    program = f"from viticulture.cli import main\nfor words in {commands!r}: assert main(words) == 0"
     assert not imported_by(program) & {"torch", "torchvision", "timm", "lightning", "sklearn"}
 
 
@@ -332,9 +332,8 @@ def test_the_package_offers_every_command_and_imports_none() -> None:
         (viticulture.compare_table, "table"),
         (viticulture.localize, "boxes"),
     )
-    assert {*COMMANDS} | {"inspect", "train_row", "compare_table", "compare_resume", "Run", "UserError"} <= set(
-        dir(viticulture)
-    )
+    others = {"inspect", "label_next", "train_row", "compare_table", "compare_resume", "Run", "UserError"}
+    assert {*COMMANDS} - {"next"} | others <= set(dir(viticulture)), "next is Python's own"
     assert set(viticulture.__all__) <= set(dir(viticulture))
     for name in viticulture.__all__:
         assert name == "__version__" or callable(getattr(viticulture, name)), name

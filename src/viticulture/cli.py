@@ -25,8 +25,8 @@ from .version import VERSION
 from .waiting import STDERR, waiting
 
 LOADS: dict[Callable[..., Any], tuple[str, ...]] = {
-    **dict.fromkeys((api.cache, api.recipes, api.tables, api.models, api.runs, api.serve), ()),
-    api.report: ("torch",),
+    **dict.fromkeys((api.cache, api.recipes, api.runs, api.serve), ()),
+    **dict.fromkeys((api.report, api.tables, api.models), ("torch", "timm")),
     api.inspect: ("torch", "lightning"),
 }
 """Command -> its slow imports, announced while they load; other commands need all three."""
@@ -237,7 +237,7 @@ def _completion(words: list[str]) -> _Text:
 
     parsers = {name: Parser(name, function) for name, function in COMMANDS.items()}
     more = {name: set(parser.short) for name, parser in parsers.items() if parser.takes_recipe}
-    for name, function in WITH_TABLE.items():
+    for name, function in (*WITH_TABLE.items(), ("compare", api.compare_search)):
         more[name] |= Parser(name, function).options - parsers[name].options
     more["compare"] |= {"study"}  # the argument of `compare resume`
     choices = {"recipe": list(shipped()), "table": list(tables()), "weights": WEIGHTS}

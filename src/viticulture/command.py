@@ -3,8 +3,8 @@
 
 Commands, options, defaults and help come from the signatures and docstrings in `api`. A parameter without a default is
 a positional argument, and so are `data`, `pattern` and `folder`; all others are options, and so are `out`, `table`,
-`row` and `boxes` everywhere. Keyword-only parameters are for Python alone. `list[str]` takes all remaining arguments,
-`bool` is a flag. Commands with `overrides` also take every recipe key: `--optim.lr 1e-4`.
+`row`, `boxes` and `search` everywhere. Keyword-only parameters are for Python alone. `list[str]` takes all remaining
+arguments, `bool` is a flag. Commands with `overrides` also take every recipe key: `--optim.lr 1e-4`.
 """
 
 import argparse
@@ -71,7 +71,7 @@ SHORT = {  # option -> the recipe key it sets, help
 }
 MAX_ERROR = 1000  # characters of an error's beginning, and of its end, that are printed; a longer one repeats its input
 OPTIONAL = ("data", "pattern", "folder")  # positional arguments with a default
-REQUIRED = ("table", "row", "boxes")  # options without one
+REQUIRED = ("table", "row", "boxes", "search")  # options without one
 HELP = ("-h", "--help", "--help-all")
 MORE = "Every other recipe key is an option too, such as --optim.weight_decay 0.1; `{prog} --help-all` lists them.\n"
 EVERY = "every recipe key, with its default (--print-config prints the recipe's values):\n"
@@ -147,7 +147,8 @@ class Parser(argparse.ArgumentParser):
             elif default is not parameter.empty and key not in OPTIONAL:
                 self._add(key, parameter.annotation, default, text)
             elif key in REQUIRED:
-                self.add_argument(f"--{key}", required=True, help=text)
+                several = "+" if parameter.annotation == list[str] else None
+                self.add_argument(f"--{key}", required=True, nargs=several, help=text)
             elif key == "out":
                 self.add_argument(key, nargs="?", default=argparse.SUPPRESS, help="same as --out")
                 self._add(key, parameter.annotation, None, text)
@@ -238,7 +239,9 @@ class Parser(argparse.ArgumentParser):
             text += "\n".join(["\nshort options of recipe keys:", *lines]) + "\n\n"
             text += EVERY + api.reference() if everything else MORE.format(prog=self.prog)
         if self.function in (COMMANDS[name] for name in WITH_TABLE):
-            text += f"\n`{self.prog} --table TABLE --help` shows the options for a paper's table.\n"
+            text += f"`{self.prog} --table TABLE --help` shows the options for a paper's table.\n"
+        if self.function is api.compare:
+            text += f"`{self.prog} --search KEY=LOW..HIGH --help` shows those for a search of recipe keys.\n"
         return text
 
     @property
@@ -257,6 +260,8 @@ def parser_of(words: list[str]) -> tuple[Parser, list[str]]:
         raise unknown("command", name, COMMANDS)
     if name == "compare" and rest[:1] == ["resume"]:
         return Parser("compare resume", api.compare_resume), rest[1:]
+    if name == "compare" and any(word.partition("=")[0] == "--search" for word in rest):
+        return Parser(name, api.compare_search), rest
     table = name in WITH_TABLE and any(word.partition("=")[0] == "--table" for word in rest)
     return Parser(name, (WITH_TABLE if table else COMMANDS)[name]), rest
 

@@ -13,6 +13,7 @@ import viticulture
 from dense_scenes import coco_folder
 from viticulture.cli import main
 from viticulture.data import near_duplicates
+from viticulture.data.dataset import prepare
 from viticulture.data.decoded_cache import pixel_digest
 from viticulture.data.inspect import inspect
 from viticulture.data.near_duplicates import SIDE, NearDuplicates, match_thumbnails, thumbnail
@@ -146,7 +147,7 @@ def test_what_train_refuses_is_predicted(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "set" / "empty").rmdir()
     found = inspect(tmp_path / "set")
     assert not found.refused
-    assert inspected(replace(found, classes=("single",), counts={"train": (1,)}))[1].note == "1 class; 1 train"
+    assert inspected(replace(found, classes=("single",), counts={"train": (1,)}))[1].note == "1 class; 1 image"
     assert found.warnings == tuple(
         f"no image of 1 class is held out as {kind}, for too few images: single" for kind in ("test", "val")
     )
@@ -182,3 +183,15 @@ def test_without_labels_a_self_supervised_recipe_is_named(tmp_path: Path, capsys
     assert "--recipe mae/photos" in capsys.readouterr().out
     assert main(["train", str(tmp_path / "data")]) == 2
     assert "--recipe mae/photos" in capsys.readouterr().err
+
+
+def test_validation_images_of_one_class_are_reported(tmp_path: Path) -> None:
+    """Catches: silence about weights and views that one class chooses; the same for validation images of two."""
+    for split, classes in {"train": "abab", "val": "aaab"}.items():
+        for i, name in enumerate(classes):
+            (tmp_path / split / name).mkdir(parents=True, exist_ok=True)
+            scene(i, (32, 32)).rotate(90 * (split == "val")).save(tmp_path / split / name / f"{i}.png")
+    warning = "all validation images are of one class, a"
+    assert not any(warning in each for each in prepare(str(tmp_path)).warnings)
+    (tmp_path / "val" / "b" / "3.png").unlink()
+    assert any(warning in each for each in prepare(str(tmp_path)).warnings)

@@ -17,7 +17,7 @@ import viticulture
 from viticulture.deploy.hub.push import contents
 from viticulture.errors import UserError
 from viticulture.evaluation.model import of_run
-from viticulture.models.similarity import TrainFeatures, evenly, similarity
+from viticulture.models.similarity import TrainFeatures, evenly, similarity, vary
 from viticulture.training.run_inputs import config_of, dataset_of
 
 RECIPE = """
@@ -177,3 +177,14 @@ def test_similarity_is_that_to_the_fifth_nearest_other_image() -> None:
     np.testing.assert_allclose(similarity(val, unit[:3]), cosines[:, :3].min(1).values, atol=1e-6)
     assert len(evenly(2500)) == 1000
     assert evenly(3).tolist() == [0, 1, 2]
+
+
+def test_features_vary_unless_all_are_the_same_up_to_rounding() -> None:
+    """Catches: a single image that does not vary, a last image that is not compared, an absolute limit."""
+    same = torch.full((5000, 3), 1e-3)
+    assert not vary(same)
+    assert not vary(same + 1e-10)
+    assert not vary(torch.zeros(2, 3, dtype=torch.half))
+    assert vary(same[:1])
+    same[-1, 0] = 2e-3
+    assert vary(same)

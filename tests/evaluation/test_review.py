@@ -16,6 +16,7 @@ from viticulture.data.data_settings import DataSettings
 from viticulture.data.open import open_source
 from viticulture.data.splits import select
 from viticulture.evaluation.review import out_of_fold, outliers
+from viticulture.models.weights.files import load, save
 from viticulture.scores.confident_learning import class_thresholds, margins, suspected
 
 COLORS = {"blue": (40, 60, 200), "green": (60, 180, 60), "red": (200, 50, 50)}
@@ -87,6 +88,7 @@ def test_training_images_of_a_list_are_left_out(photos: Path, listed: Path, tmp_
     refused("lists no image of", leave_out, "image\nelsewhere.png\n")
     refused("no training image of blue", leave_out, "image\n" + "\n".join(n for n in source.names if "blue" in n))
     refused("list of images", select, source, DataSettings(leave_out=str(tmp_path / "absent.csv")), 0)
+    refused("lists no image of", leave_out, "label,image\nblue\nred,gone.png\n")
     leave_out("image\nblue/3.png\ngone.png\n")
 
 
@@ -97,6 +99,14 @@ def test_what_cannot_be_reviewed_is_one_line(photos: Path, tmp_path: Path) -> No
         Image.effect_noise((40, 40), 60).save(tmp_path / "few" / name)
     keys = {"student.init": str(untrained(tmp_path / "network").weights("last")), "engine.device": "cpu"}
     refused("have one|has one image", viticulture.review, str(tmp_path / "few"), str(tmp_path / "r.html"), keys)
+    assert not (tmp_path / "r.html").exists()
+    network = untrained(tmp_path / "constant").weights("last")
+    student, spec, _ = load(network)
+    for weights in student.parameters():
+        weights.data.zero_()
+    save(student, network, spec)
+    keys["student.init"] = str(network)
+    refused("the same for all images", viticulture.review, str(photos), str(tmp_path / "r.html"), keys)
     assert not (tmp_path / "r.html").exists()
 
 

@@ -125,7 +125,14 @@ def test_a_trained_network_is_fine_tuned_by_default(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("side", "own", "sizes"),
-    [(500, 224, [96, 128, 160, 224]), (64, 224, [96, 128]), (500, 112, [96, 112]), (500, 32, [32]), (20, 224, [224])],
+    [
+        (500, 224, [96, 128, 160, 224]),
+        (64, 224, [96, 128]),
+        (500, 112, [96, 112]),
+        (500, 32, [32]),
+        (20, 224, [96]),
+        (20, 64, [64]),
+    ],
 )
 def test_a_budget_chooses_among_sizes_up_to_the_networks_own(side: int, own: int, sizes: list[int]) -> None:
     candidates = fine_tuned_candidates(side, "resnet18", own)

@@ -13,6 +13,7 @@ from timm.models import register_model
 from torch import nn
 
 from refusals import refused
+from viticulture.api import say
 from viticulture.cli import main
 from viticulture.command import parse_command, split_overrides
 from viticulture.config.checks import check_rates
@@ -22,7 +23,6 @@ from viticulture.config.resolve import resolve
 from viticulture.errors import counted
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
-from viticulture.report.terminal import say
 from viticulture.study.folder import StudyFolder
 from viticulture.study.grid import Candidate, Grid
 from viticulture.table import Column, Table, print_table

@@ -70,7 +70,9 @@ def small(out: Path, **overrides: Any) -> Any:
 def test_work_after_short_epochs_is_limited(minutes: float, kept: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve epochs of 4 s whose checkpoint takes 1 s: a twentieth of the time."""
     now, saved = [0.0], list[int]()
-    monkeypatch.setattr("viticulture.training.state.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(
+        "viticulture.training.state.time", SimpleNamespace(monotonic=lambda: now[0], process_time=float)
+    )
     keep = KeepLast(RunFolder("nowhere"), minutes)
     for epoch in range(12):
 

@@ -12,14 +12,14 @@ from .run import Run
 from .run import open_run as open
 from .runs import evaluate, export, predict
 from .sharing import push, serve
-from .studies import compare, compare_resume, compare_table
+from .studies import compare, compare_resume, compare_search, compare_table
 from .training import resume, train, train_row
 
-data = inspect  # the command's name for it
+data, next = inspect, label_next  # the commands' names for them
 
 __all__ = [
-    "Run", "Subsets", "Terms", "Where", "cache", "compare", "compare_resume", "compare_table", "data", "demo",
-    "evaluate", "explain", "export", "inspect", "label_next", "links", "localize", "models", "open", "predict", "probe",
-    "push", "recipes", "reference", "report", "resolved", "resume", "review", "robustness", "runs", "say", "serve",
-    "tables", "train", "train_row",
+    "Run", "Subsets", "Terms", "Where", "cache", "compare", "compare_resume", "compare_search", "compare_table", "data",
+    "demo", "evaluate", "explain", "export", "inspect", "label_next", "links", "localize", "models", "next", "open",
+    "predict", "probe", "push", "recipes", "reference", "report", "resolved", "resume", "review", "robustness", "runs",
+    "say", "serve", "tables", "train", "train_row",
 ]  # fmt: skip

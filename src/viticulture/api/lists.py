@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands that list what is available, and the demo."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from ..table import Table
 
 
+UNTESTED = "untested"  # beginning of a recipe's result
 MOST_COUNTED = 20  # timm students whose costs are computed for one list
 
 
@@ -25,9 +27,22 @@ def recipes(all: bool = False) -> "Table":
         all: also the untested ones, after the others: most have the size of a paper's own training.
     """
     from ..config.load import about, shipped
-    from ..report.terminal import recipe_list
+    from ..table import Column, Table
 
-    return recipe_list({name: about(name) for name in shipped()}, all)
+    headers = {name: about(name) for name in shipped()}
+    tested = {name: not head["Result"].startswith(UNTESTED) for name, head in headers.items()}
+    names = sorted(headers, key=lambda name: (not tested[name], not name.startswith("default/"), name))
+    results = {name: _first(headers[name]["Result"], "[;.]") if tested[name] else UNTESTED for name in names}
+    rows = [(name, _first(headers[name]["What"], "[;:.]"), results[name]) for name in names if all or tested[name]]
+    more = len(headers) - len(rows)
+    note = f"{more} untested recipes, most of a paper's own size: viticulture recipes --all" if more else ""
+    columns = [Column("recipe", "name"), Column("what it trains", "sentence"), Column("result here", "sentence")]
+    return Table("", columns, rows, note)
+
+
+def _first(text: str, ends: str) -> str:
+    """Return text without parentheses up to the first of some signs, or a comparison."""
+    return re.split(rf"{ends}(?: |$)|, where ", re.sub(r" \([^()]*\)", "", text))[0]
 
 
 def tables() -> "Table":
@@ -138,8 +153,9 @@ def say(result: Any) -> None:
     """Print a command's result; of several training processes, only the first does."""
     from ..table import Table, print_table
 
-    if isinstance(result, Table | Path):  # those of quick commands, for which PyTorch is not imported
-        print_table(result) if isinstance(result, Table) else print(clean(str(result)))
+    if isinstance(result, Table | str | Path):  # of quick commands, for which PyTorch is not imported
+        lines = map(clean, str(result).rstrip().split("\n"))
+        print_table(result) if isinstance(result, Table) else print(*lines, sep="\n")
         return
     from ..deploy.onnx.int8 import Quantized
     from ..report.terminal import say as words

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that train a study: compare recipes, or train a paper's table."""
+"""Commands that train a study: compare recipes, train a paper's table, or search recipe keys."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -31,7 +31,8 @@ def compare(
     """Compare recipes on a data set: recipes x training subsets x seeds, with confidence intervals.
 
     `viticulture compare resume STUDY` continues after a stop; `viticulture compare --table TABLE` trains a paper's
-    table. If a training fails the others continue, and the exit status is 1.
+    table, `--search KEY=LOW..HIGH KEY=A,B` searches the keys of a recipe. If a training fails the others continue, and
+    the exit status is 1.
 
     Args:
         data: as for `train`.
@@ -79,6 +80,36 @@ def compare_table(
 
 
 @checked
+def compare_search(
+    data: str,
+    search: list[str],
+    recipe: str = "",
+    seeds: int = 3,
+    terms: Terms = EQUAL_EPOCHS,
+    where: Where = HERE,
+    overrides: dict[str, Any] | None = None,
+) -> "Study":
+    """Search the keys of a recipe by Optuna (extra `search`), and compare the best values with the recipe as it is.
+
+    Proposals are trained one after the other for half of the epochs, each following from the results before it. The
+    best three on validation images are trained from every seed, as is the recipe.
+
+    Args:
+        data: as for `train`.
+        search: KEY=LOW..HIGH or KEY=A,B, such as optim.lr=1e-4..1e-2 student.name=vit_tiny,dhvt_tiny; a range over a
+            factor of ten or more is searched by its logarithm.
+        recipe: whose keys are searched; by default that for these images.
+        seeds: number of trainings of the recipe and of each of the best.
+        terms: training lengths. The budget is that of the whole search, if proposals take as long as the recipe.
+        where: the study's folder and workers on this machine.
+        overrides: recipe keys for all trainings.
+    """
+    from ..study.search import grid_of_search
+
+    return _compare(grid_of_search(data, recipe, search, seeds, terms, overrides or {}), where)
+
+
+@checked
 def compare_resume(study: str, data: str = "", where: Where = HERE) -> "Study":
     """Continue a study: train cells that are missing, failed or were added to its study.yaml.
 
@@ -117,12 +148,18 @@ def _run(folder: "StudyFolder", where: Where) -> "Study":
     from ..report.study_page import write_study
     from ..report.terminal import introduce_study
     from ..study.run import run_study
+    from ..study.search import search_keys
     from ..study.study import Study
     from ..training.state import own_random_state
 
+    if folder.grid.search and (where.ray or where.slurm):
+        raise UserError("a search proposes by results and trains on this machine; leave out --ray and --slurm")
     try:
         with own_random_state():
             run_study(folder, where, log, introduce_study)
+            if folder.grid.search:
+                folder = search_keys(folder, where, log)
+                run_study(folder, where, log, introduce_study)
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(f"viticulture compare resume {shell_word(folder.path)}") from stop
     study = Study(folder.path, folder.data)

@@ -54,8 +54,8 @@ def train(  # noqa: PLR0913  (its parameters are the options of the command)
     images and labels, or a dictionary of these by split; `resume` then needs the same object.
 
     Args:
-        data: a folder (CLASS/image, or train/CLASS/image and test/CLASS/image), a CSV (path,label[,split]), a zip,
-            a torchvision name such as cifar100, a Hugging Face id, WebDataset shards, or `digits`.
+        data: a folder (CLASS/image, or train/CLASS/image and test/CLASS/image), zip, CSV (path,label[,split]),
+            WebDataset shards, or a name: `digits`, torchvision's such as cifar100, hf:OWNER/NAME.
         recipe: a shipped recipe (`viticulture recipes`), a YAML file, or `default`: chosen by data and image size.
         seed: determines initialization, order, augmentation and the choice of a subset.
         out: the run's folder; by default a new one in runs/.

@@ -122,11 +122,9 @@ def fine_tuned_candidates(side: int, student: str, own: int) -> tuple[SizedStude
     """Return the sizes of a trained network for images of a size, from cheap to expensive; small images are enlarged.
     `own`: the image size that the network was trained on, pixels.
     """
-    sizes = [size for size in FINE_TUNED_SIZES if size < own and size <= 2 * side]
-    return tuple(
-        SizedStudent(student, size, None, FINE_TUNED_EPOCHS, FINE_TUNED_STEPS)
-        for size in [*sizes, *([own] if own <= 2 * side or not sizes else [])]
-    )
+    sizes = [*(size for size in FINE_TUNED_SIZES if size < own), own]
+    enlarged = [size for size in sizes if size <= 2 * side] or sizes[:1]
+    return tuple(SizedStudent(student, size, None, FINE_TUNED_EPOCHS, FINE_TUNED_STEPS) for size in enlarged)
 
 
 def stage_shares(images: int, steps: int, startable: bool) -> tuple[tuple[Kind, float], ...]:

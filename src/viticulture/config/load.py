@@ -1,27 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes as files: those in the package and the user's."""
+"""Recipes as files: those in the package and the user's. Imports PyTorch only to check their values."""
 
 import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..disk import read_text
 from ..errors import UserError, unknown
 from ..text import read_yaml
 from ..user_code import of_a_file
-from .references import where_they_lie
-from .resolve import Config, resolve
-from .schema import is_here
+
+if TYPE_CHECKING:
+    from .resolve import Config
 
 
-def load_config(name: str, overrides: Mapping[str, Any] | None = None) -> Config:
+def load_config(name: str, overrides: Mapping[str, Any] | None = None) -> "Config":
     """Return the config of a shipped recipe, or of a YAML file, with dotted overrides (`{"train.epochs": 3}`)."""
+    from .resolve import resolve
+
     return resolve(name, read(name), overrides)
 
 
-def saved_config(name: str, file: Path | Mapping[str, Any], folder: Path, guides: bool = True) -> Config:
+def saved_config(name: str, file: Path | Mapping[str, Any], folder: Path, guides: bool = True) -> "Config":
     """Return a config from a run, study or budget, which may name code only if the user has.
 
     Args:
@@ -31,6 +33,9 @@ def saved_config(name: str, file: Path | Mapping[str, Any], folder: Path, guides
         guides: whether every guide is needed, as for training; else guides of code that cannot be imported are left
             out, which a trained student works without.
     """
+    from .resolve import resolve
+    from .schema import is_here
+
     with of_a_file(folder):
         values = dict(parse(read_text(file, "recipe"), str(file)) if isinstance(file, Path) else file)
         if not guides:
@@ -48,6 +53,8 @@ def shipped() -> dict[str, Path]:
 
 def read(name: str) -> dict[str, Any]:
     """Return the raw values of a shipped recipe, or of a YAML file by its path."""
+    from .references import where_they_lie
+
     files = shipped()
     if name not in files and not name.endswith((".yaml", ".yml")):
         raise unknown("recipe", name, files, "viticulture recipes")

@@ -141,7 +141,8 @@ class Engine:
         nodes: machines; torchrun, srun, jsrun or mpirun starts their processes.
         precision: `auto` is bfloat16 mixed precision on a GPU that computes in it, and float32 elsewhere. On a CPU
             mixed precision is bfloat16, and refused where gradients in it are wrong.
-        compile: compile the student, which takes a minute or two; null does so on a GPU, from 10,000 steps on.
+        compile: compile the student, by block below 10,000 steps, as a whole from there on, which takes a minute or
+            two; null does so on a GPU from 2,500 steps on.
         sync_batchnorm: share BatchNorm statistics between devices.
         checkpoint_minutes: maximum time that a kill can cost; ends of epochs are saved as well, except short ones.
         replay_gb: cache the logits of frozen teachers on this disk, up to 10^9 bytes times this over all runs, for runs

@@ -284,7 +284,7 @@ def _leave_out_listed(source: Source, splits: Splits, file: str) -> list[str]:
     reader = csv.DictReader(io.StringIO(read_text(Path(file), "list of images").removeprefix("\ufeff")))
     if "image" not in (reader.fieldnames or ()):
         raise UserError(f"data.leave_out needs a column image, and {file} has none; name one of `viticulture review`")
-    names, train = {row["image"] for row in reader}, splits["train"]
+    names, train = {row["image"] for row in reader if row["image"]}, splits["train"]
     there = np.array([csv_cell(name) in names for name in source.names])
     if names and not there.any():
         raise UserError(f"data.leave_out lists no image of {source.name}: {some(sorted(names), 3)}; was it moved?")

@@ -57,6 +57,13 @@ def warnings_of(
     if near is None and settings.near_duplicates != "ignore" and len(splits) > 1:
         why = "near-duplicates are not searched among streamed images" if len(source) <= MAX_IMAGES else TOO_MANY
         sentences.append(f"{why}: held-out images may have some among the training images")
+    if "val" in source.splits.keys() & splits.keys() and source.contents == "classes":
+        val = set(source.labels[splits["val"]].tolist())
+        if len(val) == 1 and len(source.classes) > 1:
+            sentences.append(
+                f"all validation images are of one class, {source.classes[val.pop()]}, by which alone they choose "
+                "weights; add images of the others, or take these out"
+            )
     counts = subsets.count_by_class(source.labels[splits["train"]], len(source.classes))
     if is_unbalanced(counts):
         most, fewest = (f"{source.classes[i]} has {counts[i]}" for i in (counts.argmax(), counts.argmin()))

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..data.sources.several import JOINT
 from ..errors import UserError, counted
 from ..models.data_spec import DataSpec
-from ..models.similarity import HeadInputs
+from ..models.similarity import HeadInputs, vary
 from ..scores.labels import UNDECIDED
 from ..training.progress import showing
 from ..training.run_folder import RunFolder
@@ -31,7 +31,6 @@ from .model import check_classes, of_run
 from .outputs import check_finite
 
 BATCH = 64  # images that are held decoded
-MIN_DISTANCE = 1e-5  # between features, of the length of the longest
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +106,7 @@ def choose_next(run: RunFolder, items: Sequence[Item], count: int) -> NextLabels
         warnings.append(f"--count is {count:,}, and {counted(len(places), 'image')} can be chosen: all are listed")
     p, h = torch.cat(probabilities).double(), torch.cat(features)
     check_finite(torch.cat([p, h], 1))
-    if len(h) > 1 and (h - h[0]).norm(dim=1).max() <= MIN_DISTANCE * h.norm(dim=1).max():
+    if not vary(h):
         raise UserError(
             f"the network of {run.path} has the same features for all {len(h):,} images, so that none says more than "
             "another; train it longer, or name another run"

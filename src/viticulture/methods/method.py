@@ -198,17 +198,21 @@ class Method(nn.Module, ABC):
     def after_step(self) -> None:
         """Runs after the optimizer's step."""
 
-    def compile_networks(self, **options: Any) -> None:
+    def compile_networks(self, by_block: bool = False, **options: Any) -> None:
         """Compile in place all that a step runs: the student's pass, auxiliary networks, what guides train, and frozen
-        teachers. Options are `torch.compile`'s."""
-        self.taps.compile(**options)
+        teachers. Options are `torch.compile`'s.
+
+        Args:
+            by_block: compile one block of student and teachers for all their blocks, where these are equal.
+        """
+        self.taps.compile(by_block, **options)
         for network in self.auxiliary.children():
             network.compile(**options)
         for _, guide in self.named_guides():
             guide.compile_networks(**options)
         for module in self.modules():
             if isinstance(module, Frozen):
-                module.compile(**options)
+                module.compile_network(by_block, **options)
 
     def start_epoch(self, epoch: int = 0) -> None:
         """Call the guides before an epoch, counted from 0."""

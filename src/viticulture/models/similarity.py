@@ -31,6 +31,7 @@ IMAGES = 1000
 KEPT = 0.95  # share of validation images that exceed the threshold
 FILE = "train_features.safetensors"  # next to weights: features of training images, [M, D] float16, of length 1
 KEY = "min_similarity"  # key of config.json next to weights: the threshold
+MIN_DISTANCE = 1e-5  # between features that differ by more than rounding, of their length
 
 
 class HeadInputs:
@@ -134,6 +135,14 @@ def similarity(vectors: Tensor, features: Tensor, skip: int = 0) -> Tensor:
     """
     k = min(K + skip, len(features))
     return (F.normalize(vectors.float(), dim=1) @ features.float().T).topk(k).values[:, -1]
+
+
+def vary(features: Tensor) -> bool:
+    """Return whether features [N, D] differ by more than rounding; those of a single image do."""
+    first = features[:1].float()
+    limit = MIN_DISTANCE * first.norm()
+    parts = torch.split(features, 4096)
+    return len(features) < 2 or any(bool(((part.float() - first).norm(dim=1) > limit).any()) for part in parts)
 
 
 def evenly(count: int) -> Tensor:

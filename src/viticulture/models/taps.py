@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import UserError, unknown
+from .compiled_blocks import compile_blocks
 from .heads import token_logits
 from .layout import Layout, layout
 from .vit.patches import PatchGrid
@@ -178,11 +179,16 @@ class Taps:
         self._found: dict[str, list[Tensor]] = {name: [] for name in READINGS}
         self._collected: Callable[..., Any] = self._collect
 
-    def compile(self, **options: Any) -> None:
+    def compile(self, by_block: bool = False, **options: Any) -> None:
         """Compile the student in place, and the pass with open taps as well. Options are `torch.compile`'s.
 
         After `student.compile()` alone the taps return the same readings from an uncompiled pass.
+
+        Args:
+            by_block: compile one block for all; the whole pass nevertheless where blocks differ or are read inside.
         """
+        if by_block and self.needs <= {"blocks", "features"} and compile_blocks(self.student, **options):
+            return
         if self.forward is None:
             self.student.compile(**options)
         elif not self.needs:

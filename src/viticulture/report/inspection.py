@@ -18,14 +18,18 @@ def inspected(inspection: Inspection) -> list[Table]:
     rows: list[list[Cell]] = [
         [name, *(inspection.counts[split][c] for split in splits)] for c, name in enumerate(inspection.classes)
     ]
-    totals = ", ".join(f"{sum(inspection.counts[split]):,} {split}" for split in splits)
+    undivided = splits == ["train"] and inspection.annotations is None and not inspection.several
+    headings = ["images"] if undivided else splits  # the splits are still to be drawn
+    sums = [sum(inspection.counts[split]) for split in splits]
+    totals = ", ".join(f"{total:,} {split}" for total, split in zip(sums, splits, strict=True))
+    totals = counted(sums[0], "image") if undivided else totals
     kind, kinds = ("label", "labels") if inspection.several else ("class", "classes")
     note = (
         f"{counted(len(rows), kind)}; {totals}{', an image once for each of its labels' if inspection.several else ''}"
     )
     if len(rows) > MAX_ROWS:
         note += f" (the first {MAX_ROWS} {kinds} are shown)"
-    columns = [Column(kind), *(Column(split, "count") for split in splits)]
+    columns = [Column(kind), *(Column(heading, "count") for heading in headings)]
     properties = list(_properties(inspection).items())
     tables = [Table("Data", [Column(""), Column("", "prose")], properties, _command(inspection))]
     if rows:

@@ -37,11 +37,11 @@ def review_page(review: Review, file: str) -> str:
     """Return the page as HTML text. `file`: name of the list."""
     found = len({each.name for each in review.suspects})
     sentence = (
-        f"Every image was predicted by a classifier on the features of {review.network} that was trained on other "
-        f"images: {percent(review.accuracy)} agree with their label. The fewer do, the more images below are "
-        f"mistakes of the classifier, not of their label. {file} lists all of them. Delete the rows of "
-        f"images that are right, and train without the others (held-out images stay): viticulture train DATA "
-        f"--data.leave_out {file}"
+        f"Each image was classified from features of {review.network}, by a classifier trained on other images: "
+        f"{percent(review.accuracy)} of the predictions agree with the label. The lower this share, the more of the "
+        f"images below are mistakes of the classifier rather than of the labels. {file} lists all of them. Delete the "
+        f"rows of images whose label is right, and train without the others (held-out images stay): viticulture train "
+        f"DATA --data.leave_out {file}"
     )
     conclusion = f"{counted(found, 'image')} of {review.images:,} deserve a second look."
     head = Head(f"Review of {review.data}", conclusion, sentence, review.warnings)
@@ -61,7 +61,7 @@ def _section(review: Review, reason: str) -> Section:
 
 def _lines(each: Suspect) -> list[str]:
     """Return the text below a picture."""
-    suggested = [f"rather {each.suggested}?"] if each.suggested else []
+    suggested = [f"perhaps {each.suggested}?"] if each.suggested else []
     return [f"labeled {each.label}", *suggested, *([each.detail] if each.detail else []), each.name]
 
 

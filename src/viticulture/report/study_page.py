@@ -8,9 +8,10 @@ from ..errors import UserError
 from ..study.cell import command
 from ..study.comparison import Comparison, record_analyses
 from ..study.disagreement import disagreements
+from ..study.search import FOLDER
 from ..study.study import Study, data_name
 from ..table import Cell, Column, Table, duration, latex
-from ..text import clean
+from ..text import clean, yaml_word
 from .html import Head, Markup, Section, Tile, document, html_table, properties
 from .pictures import galleries
 from .study_charts import accuracy_charts, class_section, cost_charts, curve_charts, sums_section, teaching_section
@@ -40,6 +41,8 @@ def render_study(study: Study) -> str:
     title = f"Which method trains the best ViT on {data_name(grid.data)}?"
     if grid.table:
         title = f"{grid.table}: published and ours" if grid.published else f"{grid.table} on {data_name(grid.data)}"
+    if grid.search:
+        title = f"Which settings of {grid.baseline.recipe} are best on {data_name(grid.data)}?"
     head = Head(title, conclusion=study.conclusion, warnings=study_warnings(study), tiles=_tiles(study))
     results = []
     if comparisons:
@@ -56,11 +59,31 @@ def render_study(study: Study) -> str:
         ]
     sections = [
         *results,
+        Section("Search", Markup().join(map(html_table, _search(study)))),
         Section("Failed", Markup().join(map(html_table, failures(study)))),
         Section("Conditions", _conditions(study), folded=True),
         Section("How to reproduce each row", _commands(study), folded=True),
     ]
     return document(head, sections)
+
+
+def _search(study: Study) -> list[Table]:
+    """Return the importance of the searched keys, and the results of the proposals on validation images."""
+    if not (study.path / FOLDER / "study.json").is_file():
+        return []
+    trials, keys = Study(study.path / FOLDER, study.data).outcomes, [*study.folder.grid.search]
+    importance = study.folder.metadata.get("importance", {})
+    note = "Share of the differences between the best proposals and all (PED-ANOVA); of few trainings it is rough."
+    rows: list[list[Cell]] = [[key, study.folder.grid.search[key], importance.get(key)] for key in keys]
+    searched = Table("", [Column("key"), Column("searched"), Column("importance", "percent")], rows, note)
+    ranked = sorted(trials, key=lambda each: -1 if each.val is None else each.val, reverse=True)
+    results: list[list[Cell]] = [
+        [*(yaml_word(each.cell.candidate.overrides[key]) for key in keys), each.val, each.error or each.status]
+        for each in ranked
+    ]
+    columns = [*map(Column, keys), Column("validation", "percent"), Column("status", "prose")]
+    note = "One training each, shorter than those above; the first ones above were the best here."
+    return [searched, Table("Proposals", columns, results, note)]
 
 
 def _disagreement(study: Study) -> Markup:

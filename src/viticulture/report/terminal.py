@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The terminal output of the commands: what is about to be trained, and their results."""
 
-import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -119,12 +118,6 @@ def say(result: Any) -> None:
         print_table(*result.task.tables(result, full=True))
     elif isinstance(result, Inspection):
         print_table(*inspected(result))
-    elif isinstance(result, Path):
-        print(clean(str(result)))
-    elif isinstance(result, str):
-        print(*map(clean, result.rstrip().split("\n")), sep="\n")
-    elif isinstance(result, Table):
-        print_table(result)
     elif isinstance(result, list) and result and isinstance(result[0], Prediction):
         print_table(result[0].table(result))
 
@@ -133,28 +126,6 @@ def _print_report(folder: Path) -> None:
     """Print where the page is, unless drawing it failed."""
     if (page := folder / "report.html").is_file():
         print(clean(f"report: {page}"))
-
-
-UNTESTED = "untested"
-
-
-def recipe_list(headers: dict[str, dict[str, str]], untested: bool) -> Table:
-    """Return shipped recipes with a result here, the defaults first, and after them those without. `headers`: recipe ->
-    its header comment. `untested`: also those without.
-    """
-    tested = {name: not head["Result"].startswith(UNTESTED) for name, head in headers.items()}
-    names = sorted(headers, key=lambda name: (not tested[name], not name.startswith("default/"), name))
-    results = {name: _first(headers[name]["Result"], "[;.]") if tested[name] else UNTESTED for name in names}
-    rows = [(name, _first(headers[name]["What"], "[;:.]"), results[name]) for name in names if untested or tested[name]]
-    more = len(headers) - len(rows)
-    note = f"{more} untested recipes, most of a paper's own size: viticulture recipes --all" if more else ""
-    columns = [Column("recipe", "name"), Column("what it trains", "sentence"), Column("result here", "sentence")]
-    return Table("", columns, rows, note)
-
-
-def _first(text: str, ends: str) -> str:
-    """Return text without parentheses up to the first of some signs, or a comparison."""
-    return re.split(rf"{ends}(?: |$)|, where ", re.sub(r" \([^()]*\)", "", text))[0]
 
 
 def student_list(entries: Sequence[Entry]) -> Table:

@@ -54,6 +54,7 @@ FACTS: dict[str, Any] = {  # keys of study.json; those with a question mark may 
     "warnings?": list[str],
     "interim_analyses?": dict[str, list[str]],
     "decisions?": list[str],
+    "importance?": dict[str, float],
 }
 
 
@@ -153,7 +154,8 @@ class StudyFolder:
         """Digest of the settings that may not change during the study."""
         grid = self.grid
         folds = [grid.subsets.folds] if grid.subsets.folds else []
-        return digest([grid.conditions, asdict(grid.terms), grid.epochs, *folds])
+        searched = [grid.search] if grid.search else []
+        return digest([grid.conditions, asdict(grid.terms), grid.epochs, *folds, *searched])
 
     def update(self, **metadata: Any) -> None:
         """Add or replace keys of study.json."""

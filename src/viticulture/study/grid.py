@@ -43,6 +43,10 @@ MEASURES = (
 or a head logs on held-out images in training, such as `bootstrap_agent_accuracy`."""
 
 
+TRIALS, FINALISTS = 24, 3
+"""Proposals of a search, which train half as long as the candidates, and how many of them become candidates."""
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A recipe with overrides, compared with others under one name.
@@ -115,6 +119,7 @@ class Grid:
         seeds: each is one training of everything; numbers of folds, where there are folds.
         epochs: length of every training; None leaves it to the terms.
         table: the paper's table that is reproduced; empty otherwise.
+        search: recipe keys to search -> LOW..HIGH or A,B (search.py).
         folders: candidate -> its name in file names, where a study has given it one; not declared in study.yaml.
     """
 
@@ -126,6 +131,7 @@ class Grid:
     terms: Terms = EQUAL_EPOCHS
     epochs: int | None = None
     table: str = ""
+    search: dict[str, str] = field(default_factory=dict)
     folders: dict[str, str] = field(default_factory=dict, compare=False)  # only declared fields compare
 
     def __post_init__(self) -> None:
@@ -168,6 +174,12 @@ class Grid:
     def unit(self) -> str:
         """The unit of repetition: a seed or a fold."""
         return "fold" if self.subsets.folds else "seed"
+
+    @property
+    def share(self) -> float:
+        """Share of the budget for the candidates that a study begins with: of a search that is its baseline alone."""
+        count = len(self.seeds)
+        return count / (count * (1 + FINALISTS) + TRIALS / 2) if self.search else 1.0
 
     @property
     def overlap(self) -> float:

@@ -174,7 +174,7 @@ def make_plan(
 
     def within(budget: str) -> StudyPlan:
         """Return the plan of the longest lengths that fit. Raises: UserError if the budget is too short."""
-        seconds = duration(budget)
+        seconds = grid.share * duration(budget)
         if cost(grid, scaled(1.0), workers) <= seconds:
             return scaled(1.0)
         low, high = 0.0, 1.0
@@ -187,7 +187,7 @@ def make_plan(
             min_cost = cost(grid, replace(plan, epochs=dict.fromkeys(plan.epochs, shortest)), workers)
             raise UserError(
                 f"a budget of {budget} is too short for {len(grid.cells())} cells: {counted(shortest, 'epoch')} "
-                f"of each take{'s' * (shortest == 1)} about {ceil(min_cost / 60)} min; use fewer recipes, "
+                f"of each take{'s' * (shortest == 1)} about {ceil(min_cost / grid.share / 60)} min; use fewer recipes, "
                 "subsets or seeds, a smaller --image-size, or a longer budget"
             )
         return replace(plan, budget=budget)
@@ -220,7 +220,7 @@ def check_budget(grid: Grid, plan: StudyPlan, workers: int = 1) -> None:
     factor = min(MIN_RANKING_STEPS / steps, 1 / plan.scale)
     enough = replace(plan, epochs={key: ceil(factor * epochs) for key, epochs in plan.epochs.items()})
     one = replace(grid, seeds=grid.seeds[:1])
-    times = [ceil(cost(each, enough, workers) / 60) for each in (grid, one)]
+    times = [ceil(cost(each, enough, workers) / each.share / 60) for each in (grid, one)]
     fewer = f", of one {grid.unit} about {times[1]} min" if len(grid.seeds) > 1 else ""
     raise UserError(
         f"a budget of {grid.terms.budget} leaves {counted(steps, 'step')} to the shortest of {len(grid.cells())} "

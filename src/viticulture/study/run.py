@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a study: measure every candidate on the data, plan, and train what is missing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..config.checks import check_rates
+from ..config.checks import check_learns_unlabeled, check_rates
 from ..config.references import check_given, references, replaced
 from ..config.resolve import Config
 from ..data.image_settings import usual_sizes
@@ -36,8 +36,14 @@ from .workers import run_workers, threads_of_one
 Log = Callable[[str], None]
 
 
-def run_study(study: StudyFolder, where: Where, log: Log, show_plan: Callable[[StudyFolder, StudyPlan], None]) -> None:
-    """Plan a study, show the plan, and train what is missing, on this machine or on a cluster."""
+def run_study(
+    study: StudyFolder,
+    where: Where,
+    log: Log,
+    show_plan: Callable[[StudyFolder, StudyPlan], None],
+    skip: Sequence[str] = (),
+) -> None:
+    """Plan a study, show the plan, and train what is missing, but the cells `skip`, on this machine or on a cluster."""
     sweep(study.path)
     warnings = study.extend()
     for warning in warnings:
@@ -58,7 +64,7 @@ def run_study(study: StudyFolder, where: Where, log: Log, show_plan: Callable[[S
     elif where.ray:
         run_on_ray(study, where.ray, log)
     else:
-        run_workers(study, workers, log)
+        run_workers(study, workers, log, skip)
     write_table(study, Outcomes(study))
 
 
@@ -146,7 +152,7 @@ def _measure(
     """Measure every candidate on every subset that is not known yet. Raises: UserError if none can be measured, or if
     candidates would be tested on different images."""
     step_times, failed, warnings = dict(measured_before), dict[str, Exception](), dict[str, None]()
-    sources: dict[tuple[str, str, bool], Source] = {}
+    sources: dict[tuple[str, str, bool, str | None], Source] = {}
     by_slug: dict[tuple[str, str], StepTimes] = {}
     held_out: dict[str, tuple[Candidate, str]] = {}
     unequal: tuple[Candidate, Candidate] | None = None
@@ -154,7 +160,7 @@ def _measure(
     def opened(candidate: Candidate) -> Source:
         data, config = data_of(study, candidate), recipes[candidate.name]
         spec = config.method_class.batch_spec
-        key = data, spec.contents, spec.labels
+        key = data, spec.contents, spec.labels, config.data.unlabeled
         if key not in sources:
             sources[key] = open_for(config, data)
         return sources[key]
@@ -168,6 +174,7 @@ def _measure(
             keys = {**rows, **study.grid.conditions, **subset.overrides, **study.grid.subsets.fold(seed)}
             config = recipes[candidate.name].changed(keys, by="study")
             check_rates(config)
+            check_learns_unlabeled(config)
             dataset = load_dataset(opened(candidate), config, seed)
             warnings.update(dict.fromkeys(dataset.warnings))
             if config.method_class.batch_spec.labels and dataset.val is None and dataset.test is None:

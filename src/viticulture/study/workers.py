@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,15 +29,15 @@ from .work import Worker
 LIVES = 3  # times that a cell may end its process before it counts as failed
 
 
-def run_workers(study: StudyFolder, workers: int, log: Callable[[str], None]) -> None:
-    """Start processes and wait until nothing is left; one that dies is started again.
+def run_workers(study: StudyFolder, workers: int, log: Callable[[str], None], skip: Sequence[str] = ()) -> None:
+    """Start processes and wait until nothing but the cells `skip` is left; one that dies is started again.
 
     Raises: KeyboardInterrupt, after every process has ended.
     """
     if workers == 1:
-        Worker(study, log).run()
+        Worker(study, log, skip).run()
         return
-    pool = WorkerPool(study, workers, log)
+    pool = WorkerPool(study, workers, log, skip)
     with ThreadPoolExecutor(workers) as executor:  # its end waits for them, which an interrupted join does not
         try:
             for life in [executor.submit(pool.keep_alive, number) for number in range(workers)]:
@@ -50,8 +50,8 @@ def run_workers(study: StudyFolder, workers: int, log: Callable[[str], None]) ->
 class WorkerPool:
     """Worker processes, each replaced when it dies of a cell, until it has died of it `LIVES` times."""
 
-    def __init__(self, study: StudyFolder, workers: int, log: Callable[[str], None]) -> None:
-        self.study, self.workers, self.log = study, workers, log
+    def __init__(self, study: StudyFolder, workers: int, log: Callable[[str], None], skip: Sequence[str] = ()) -> None:
+        self.study, self.workers, self.log, self.skip = study, workers, log, skip
         self.deaths: Counter[str] = Counter()  # by the cell's name, over all workers; "" where none was claimed
         self.lock = threading.Lock()
         self.processes = dict[int, subprocess.Popen[str]]()  # the last one of each worker
@@ -88,7 +88,7 @@ class WorkerPool:
             process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "viticulture.study.workers", str(self.study.path)),
-                    *("--data", self.study.data, "--attached", "--skip", *deadly),
+                    *("--data", self.study.data, "--attached", "--skip", *deadly, *self.skip),
                 ],
                 env=environment(number, self.workers),
                 stdin=subprocess.PIPE,  # never written to; it ends with this process, whatever ends that

@@ -20,11 +20,12 @@ from ..evaluation.model import EvaluatedModel, of_run
 from ..evaluation.outputs import Predictions
 from ..evaluation.reference import evaluate_references, read_references
 from ..evaluation.saved import of_each
-from ..models.similarity import KEY, HeadInputs, K, TrainFeatures, evenly
+from ..models.similarity import KEY, HeadInputs, K, TrainFeatures, evenly, vary
 from ..models.weights.files import read_config
 from ..outputs import csv_text
 from ..scores.calibration import MIN_IMAGES, fit_temperature
 from ..table import MAX_ROWS, Cell, Column, Table, percent, unread
+from ..text import log
 from ..training.run_inputs import config_of
 from .classification_metrics import ClassificationResult, evaluate_predictions, most_confident_mistakes, without_copies
 from .classification_page import classification_page, copies_sentence, per_class, summary
@@ -133,6 +134,12 @@ class Classification(ImageTask):
             with HeadInputs(model.network) as inputs, torch.inference_mode():
                 made = TrainFeatures.fitted(features(dataset.train), None if val is None else features(val))
         except UserError:  # a student that classifies maps
+            return None
+        if not vary(made.features):
+            log(
+                f"note     images unlike the training images are not noticed: the {weights} weights have the same "
+                "features for all"
+            )
             return None
         return made if isfinite(made.threshold) else None
 

@@ -34,7 +34,7 @@ from ..data.image_set import Images
 from ..data.transforms.crop import CenterCrop
 from ..errors import UserError
 from ..models.data_spec import DataSpec
-from ..models.similarity import HeadInputs
+from ..models.similarity import HeadInputs, vary
 from ..models.students import blueprint
 from ..models.weights.files import save, state_digest
 from ..models.weights.load_matching import classifiers
@@ -194,6 +194,8 @@ def head_features(
         student: is moved to the device and set to evaluation mode.
         crop: of images, as in evaluation.
         splits: of the dataset; null for all.
+
+    Raises: UserError for features that are not finite or the same for all images.
     """
     student.eval().to(device)
     heads = tuple(f"{name}." for name in classifiers(student))
@@ -205,7 +207,13 @@ def head_features(
         features = frozen_features(
             lambda images: {"head": inputs(images)}, network, dataset, data_spec, crop, device, splits
         )
-    return {split: each["head"] for split, each in features.items()}
+    vectors = {split: each["head"] for split, each in features.items()}
+    if not vary(next(iter(vectors.values()))):
+        raise UserError(
+            f"the features of {built_by.name} are the same for all images, so that no classifier can be trained on "
+            "them; take other weights, or other images"
+        )
+    return vectors
 
 
 def probe_head(

@@ -38,8 +38,9 @@ from .state import Ema, Ended, KeepLast, RandomState, WholeCheckpointIO
 from .watching import BestCheckpoint, Perfect, ValidateEvery
 
 LOG_EVERY_STEPS = 50
-COMPILED_STEPS = 10_000
-"""Steps from which a training on a GPU is compiled by default, which takes a minute or two (benchmarks/log)."""
+BY_BLOCK_STEPS, WHOLE_STEPS = 2_500, 10_000
+"""Steps from which a training on a GPU is compiled by default: by block, or as a whole, which makes fewer and larger
+kernels, but takes a minute or two (benchmarks/log)."""
 
 
 class StopAfter(Callback):
@@ -104,8 +105,8 @@ def fit(
         Ended(),
         StopAfter(until) if until else None,  # after Ended, for which this is no end
     ]
-    if engine.compile or (engine.compile is None and on_gpu and method.length.steps >= COMPILED_STEPS):
-        method.compile_networks()
+    if engine.compile or (engine.compile is None and on_gpu and method.length.steps >= BY_BLOCK_STEPS):
+        method.compile_networks(by_block=method.length.steps < WHOLE_STEPS)
     _quiet()
     keep_freed_memory()
     trainer = _trainer(session, [callback for callback in callbacks if callback], checkpoints, on_gpu)

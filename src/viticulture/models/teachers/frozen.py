@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from ...errors import UserError, counted
 from ...text import shell_word
+from ..compiled_blocks import compile_blocks
 from ..data_spec import DataSpec
+from ..taps import Taps
 
 
 class Frozen(nn.Module):
@@ -41,10 +43,13 @@ class Frozen(nn.Module):
         self.net._apply(fn)  # type: ignore[no-untyped-call]
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return, unused-ignore]
 
-    def compile(self, *arguments: Any, **options: Any) -> None:
-        """Compile the hidden network in place, without what adapts images; arguments are `torch.compile`'s."""
+    def compile_network(self, by_block: bool = False, **options: Any) -> None:
+        """Compile the hidden network in place, without what adapts images; options are `torch.compile`'s."""
         net = self.net.net if isinstance(self.net, Adapted) else self.net
-        net.compile(*arguments, **options)
+        if isinstance(taps := getattr(net, "taps", None), Taps):  # their hooks are opened outside the graph
+            taps.compile(by_block, **options)
+        elif not (by_block and compile_blocks(net, **options)):
+            net.compile(**options)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "last": None}  # a weak reference cannot be pickled

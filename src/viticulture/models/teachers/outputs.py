@@ -13,7 +13,7 @@ logits.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -52,10 +52,6 @@ class Outputs(nn.Module):
             names = *self.names, name
             self.taps = Taps(self.net, frozenset(_TAP[each] for each in names if each in _TAP))
             self.names = names
-
-    def compile(self, *arguments: Any, **options: Any) -> None:
-        """Compile the network's pass; its hooks are opened outside."""
-        self.taps.compile(**options)
 
     def forward(self, images: Tensor) -> Tensor:
         readings = self.taps(images)
