@@ -238,6 +238,7 @@ def test_a_teacher_of_other_classes_gets_a_classifier_first(tmp_path: Path) -> N
     assert settings["guides"] == {"logits": {**settings["guides"]["logits"], "teacher": str(teacher.path)}}
     assert run.folder.read("run.json")["teacher_logits"]["computed"] == 3, "steps of the first epoch"
     again = viticulture.train(photos, out=str(tmp_path / "again"), overrides=keys, teacher=str(teacher.path))
+    refused("again", viticulture.train, photos, out=str(tmp_path / "again"), overrides=keys, teacher=net)
     assert not (tmp_path / "again-teacher").exists()
     assert repr(again.results) == repr(run.results)
     several = {**keys, "engine.devices": 2}

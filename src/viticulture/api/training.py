@@ -104,6 +104,7 @@ def _with_classifier(
     from ..budget import recipes
     from ..budget.prepare import opened
     from ..models.weights.sources import anchored, predicts
+    from ..training.run_folder import RunFolder
     from ..training.session import begin, run_path
 
     teacher = anchored(str(overrides[TEACHER]))
@@ -117,6 +118,7 @@ def _with_classifier(
             f"viticulture probe {teacher} DATA --out {TEACHER}, then --teacher {TEACHER}"
         )
     path = run_path(out, data)
+    RunFolder.check_free(path, overwrite)
     probe = recipes.probe_stage(student, teacher)
     log(f"note     {overrides[TEACHER]} gets a classifier of these classes first, in {path}-{TEACHER}")
     probed = _train(begin(data, probe, seed, f"{path}-{TEACHER}", overwrite, {}, command()))
@@ -194,11 +196,13 @@ def resume(
     """
     run, data = run_folder_of(run), path_as_text(data)
     check_callbacks(callbacks)
+    from ..disk import sweep
+
     if is_complete(run, data, epochs):
+        sweep(Path(run))
         return _finished(Run(Path(run)), data)
     from ..budget import follow
     from ..budget.plan import read_plan
-    from ..disk import sweep
     from ..training import length
     from ..training.run_folder import PLAN, RunFolder
     from ..training.session import reopen

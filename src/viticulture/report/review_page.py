@@ -2,6 +2,7 @@
 """Pages and lists of images to look at: those of a reviewed data set, and unlabeled ones to label next."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from ..analysis.galleries import Gallery, Group
 from ..errors import counted
@@ -88,7 +89,8 @@ def next_page(result: NextLabels, file: str) -> str:
     more = f" The first {MAX_DRAWN} of {len(result.chosen):,}." if len(result.chosen) > MAX_DRAWN else ""
     note = f"In the order of choice. Below an image: the prediction and its probability.{more}"
     groups: list[Group] = [
-        ([each.picture], [f"{each.predicted or 'none'} {each.probability}".rstrip(), each.name]) for each in drawn
+        ([each.picture], [f"{each.predicted or 'none'} {each.probability}".rstrip(), Path(each.name).name])
+        for each in drawn
     ]
     head = Head("Images to label next", f"{_of(result)} are worth labeling first.", sentence, result.warnings)
     return document(head, [Section("Images", galleries([Gallery("", groups, note)]))])

@@ -151,6 +151,11 @@ def _without_validation(config: Config) -> list[str]:
         warnings.append(f"images.eval_views best: {nothing}, so images are evaluated once")
     if (measure := config.train.best_by) is not None:
         warnings.append(f"train.best_by {measure}: {nothing}, so the last weights count")
+    if config.student.head is not None and not config.method_class.closed_form:
+        warnings.append(
+            f"student.head {config.student.head}: {nothing} between the frozen and the fine-tuned network, "
+            "so the fine-tuned one stays; `viticulture probe` keeps the frozen one"
+        )
     if config.train.stop_when_perfect is not None:
         warnings.append("train.stop_when_perfect: without validation images nothing ends the training early")
     return warnings
