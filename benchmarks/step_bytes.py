@@ -21,7 +21,8 @@ import torch
 import torch._inductor.config
 from timm.layers.drop import DropPath
 from torch import Tensor, nn
-from torch._functorch.aot_autograd import aot_function, make_boxed_func
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch._functorch.aot_autograd import aot_function
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.debug import DebugContext
 from torch._inductor.decomposition import select_decomp_table
@@ -59,6 +60,7 @@ def fake_gpu() -> Iterator[None]:
         "torch.cuda.synchronize": None, "torch._subclasses.fake_tensor.init_gpu_context": None,
         "torch.utils._triton.has_triton": True,
         "torch._dynamo.device_interface.CudaInterface.Worker.get_device_properties": H200,
+        "torch._dynamo.device_interface.CudaInterface.get_device_properties": H200,
     }  # fmt: skip
     with ExitStack() as patches:
         for name, value in values.items():
@@ -83,7 +85,7 @@ def counter(kind: str, kernels: list[Kernel]) -> Callable[..., Any]:
     """Return a compiler for `aot_function` that appends the kernels of a graph and runs it on fake tensors."""
 
     def compile_graph(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
-        fake = torch._guards.detect_fake_mode(inputs)
+        fake: Any = torch._guards.detect_fake_mode(inputs)
         on_gpu = copy.deepcopy(graph)
         with V.set_fake_mode(fake):
             post_grad_passes(on_gpu, False)
@@ -97,7 +99,8 @@ def counter(kind: str, kernels: list[Kernel]) -> Callable[..., Any]:
                 lowered.init_wrapper_code()
                 lowered._update_scheduler()
                 for kernel in lowered.scheduler.nodes:
-                    names = [str(part.node.get_origin_node() or part.node.get_name()) for part in kernel.get_nodes()]
+                    nodes: list[Any] = [part.node for part in kernel.get_nodes()]
+                    names = [str(node.get_origin_node() or node.get_name()) for node in nodes]
                     kernels.append((kernel.get_read_write_buffers_sizes(), kind, names))
 
         def run(*tensors: Any) -> Any:
