@@ -20,8 +20,8 @@ MARKS = ("run.json", "budget.json", "study.json", "model.safetensors")
 """Files that mark the folder of a run, a budget's run, a study, or weights."""
 RESERVED = {
     *MARKS,
-    *("recipe.yaml", "split.json", "metrics.csv", "evaluation.json", "predictions.json"),
-    *("references.json", "explain.json", "robustness.json"),
+    *("recipe.yaml", "split.json", "metrics.csv", "evaluation.json", "references.json"),
+    *("explain.json", "robustness.json"),
     *("robustness.csv", "localization.json", "agreement.json", "probe.json", "report.html"),
     *("config.json", "study.yaml", "splits.json", "contents.json", "table.csv", "summary.csv"),
 }
