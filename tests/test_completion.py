@@ -124,6 +124,6 @@ def test_a_documented_command_is_valid(source: str, command: str, monkeypatch: p
         chosen = [(row.recipe, {**row.overrides, **given["overrides"]}) for row in rows[:1]]
     else:
         names = given.get("recipes", (given.get("recipe", "default"),))
-        chosen = [("default/photos" if name == "default" else name, given.get("overrides", {})) for name in names]
+        chosen = [("default/photos" if name in ("", "default") else name, given.get("overrides", {})) for name in names]
     for name, overrides in chosen:
         load_config(name, with_teacher(name, overrides))

@@ -55,8 +55,7 @@ def _accuracy(task: Task, weights: str) -> str:
     if headline.threshold is not None:
         more = f"boxes with a score of at least {headline.threshold:.2f} are drawn"
     value = f"{headline} (95 % interval {headline.written_interval})"
-    value = value[:1].upper() + value[1:]
-    return f" {value} on {headline.images:,} {headline.split} images{f'; {more}' if more else ''}."
+    return f" Result: {value} on {headline.images:,} {headline.split} images{f'; {more}' if more else ''}."
 
 
 def _digest(text: str) -> str:
