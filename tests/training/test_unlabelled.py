@@ -113,6 +113,16 @@ def test_mixing_labels_needs_labels(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+TINY = {
+    "student.name": "vit_nano",
+    "student.options": SMALL["student.options"],
+    "student.patch_size": 8,
+    "images.image_size": 16,
+    "images.eval_views": "one",
+    "train.epochs": 2,
+}
+
+
 def _pictures(folder: Path, count: int, seed: int) -> None:
     folder.mkdir(parents=True)
     for i, pixels in enumerate(np.random.default_rng(seed).integers(0, 255, (count, 16, 16, 3), dtype=np.uint8)):
@@ -176,12 +186,7 @@ def test_a_student_learns_from_unlabeled_images_under_a_teacher(tmp_path: Path) 
     spec = DataSpec(("a", "b"), (16, 16), (0.5,) * 3, (0.25,) * 3)
     save(create_student("resnet10t", spec), tmp_path / "teacher", spec)
     keys = {
-        "student.name": "vit_nano",
-        "student.options": SMALL["student.options"],
-        "student.patch_size": 8,
-        "images.image_size": 16,
-        "images.eval_views": "one",
-        "train.epochs": 2,
+        **TINY,
         "train.batch_size": 20,
         "data.unlabeled": more,
         "augment.mix": None,
@@ -219,12 +224,7 @@ def test_a_teacher_of_other_classes_gets_a_classifier_first(tmp_path: Path) -> N
     torch.manual_seed(0)
     save(create_student("resnet10t", spec), tmp_path / "net", spec)
     keys = {
-        "student.name": "vit_nano",
-        "student.options": SMALL["student.options"],
-        "student.patch_size": 8,
-        "images.image_size": 16,
-        "images.eval_views": "one",
-        "train.epochs": 2,
+        **TINY,
         "train.fixed_views": 1,
         "data.unlabeled": more,
     }
