@@ -78,6 +78,7 @@ EVERY = "every recipe key, with its default (--print-config prints the recipe's 
 
 
 def integer(word: str) -> int:
+    """Parse an integer."""
     try:
         return int(word)
     except ValueError as error:
@@ -246,6 +247,7 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def options(self) -> set[str]:
+        """The options of the command itself."""
         return {option for action in self.arguments for option in action.option_strings}
 
     def error(self, message: str) -> NoReturn:

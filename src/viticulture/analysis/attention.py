@@ -156,6 +156,7 @@ class RunningMean:
         self._sum: Tensor | None = None
 
     def add(self, values: Tensor) -> None:
+        """Add a batch, [B, ...]."""
         total = values.detach().sum(0).cpu().double()
         self._sum = total if self._sum is None else self._sum + total
         self.images += len(values)

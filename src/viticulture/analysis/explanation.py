@@ -86,6 +86,7 @@ class Explanation:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Explanation":
+        """Invert `to_dict`."""
         other = content["compared_with"]
         name, cka = (other["network"], to_tensor(other["cka"])) if other else ("", None)
         analysis = LayerAnalysis.from_dict(content)

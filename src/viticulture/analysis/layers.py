@@ -137,6 +137,7 @@ class LayerAnalysis:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "LayerAnalysis":
+        """Invert `to_dict`."""
         return cls(
             content["images"],
             content["reading"],

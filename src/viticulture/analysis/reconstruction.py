@@ -51,6 +51,7 @@ class Reconstruction:
 
 
 def reconstruct(method: Reconstructor, images: Tensor, seed: int = 0) -> Reconstruction:
+    """Mask and reconstruct images."""
     with torch.inference_mode():
         patches, chosen = method.reconstruct(images, method.batch_spec.noise_of(images, seed))
     grid = images.shape[-2] // method.patch[0], images.shape[-1] // method.patch[1]

@@ -76,6 +76,7 @@ class Config:
 
     @property
     def method_class(self) -> type[Method]:
+        """The class of the method."""
         return find_method(self.method_name)
 
     @property

@@ -179,6 +179,7 @@ class Engine:
 
     @property
     def on_cpu(self) -> bool:
+        """True if the training runs on the CPU."""
         return self.device == "cpu" or (self.device == "auto" and not torch.accelerator.is_available())
 
     @property

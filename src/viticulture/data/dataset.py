@@ -71,10 +71,12 @@ class Dataset:
 
     @property
     def val(self) -> Images | None:
+        """Validation images; None without."""
         return self.splits.get("val")
 
     @property
     def test(self) -> Images | None:
+        """Test images; None without."""
         return self.splits.get("test")
 
     @property

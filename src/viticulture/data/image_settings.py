@@ -161,6 +161,7 @@ class ImageSettings:
 
     @property
     def pixel_format(self) -> PixelFormat:
+        """Channels and value range of decoded images."""
         pairs: Ranges = tuple((float(low), float(high)) for low, high in self._pairs)
         return PixelFormat(self.channels, pairs)
 
@@ -177,6 +178,7 @@ class ImageSettings:
 
     @property
     def crop(self) -> CenterCrop:
+        """The crop in evaluation."""
         return CenterCrop(self.eval_crop, self.eval_interpolation)
 
     @property

@@ -98,6 +98,7 @@ class Inspection:
     data: str = "DATA"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return nested dictionaries and lists, ready for JSON."""
         return dataclasses.asdict(self)
 
 

@@ -101,6 +101,7 @@ class NearDuplicates:
 def match_thumbnails(
     marks: NDArray[np.uint8], thumbnails: NDArray[np.uint8], usable: NDArray[np.bool_]
 ) -> NearDuplicates:
+    """Find the near-duplicates among N images."""
     _, firsts, same = np.unique(marks.view("V16").ravel(), return_index=True, return_inverse=True)
     numbers = np.sort(firsts[usable[firsts]])  # in the order of the images, one for each mark
     small = thumbnails[numbers]

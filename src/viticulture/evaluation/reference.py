@@ -71,6 +71,7 @@ def add_reference(run: RunFolder, other: RunFolder, counts: str, top1: float | N
 
 
 def read_references(run: RunFolder) -> References | None:
+    """Read references.json; None if there is none."""
     return read_saved(run, FILE, partial(rebuilt, References))
 
 

@@ -32,6 +32,7 @@ class DataSpec:
 
     @property
     def channels(self) -> int:
+        """Channels of the network's input."""
         return len(self.mean)
 
     @property

@@ -49,6 +49,7 @@ def gathered(x: Tensor) -> Tensor:
 
 
 def rank() -> int:
+    """Return the number of this process."""
     return distributed.get_rank() if distributed.is_initialized() else 0
 
 

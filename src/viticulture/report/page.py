@@ -80,6 +80,7 @@ def render(page: RunPage) -> str:
 
 
 def section_of(section: TaskSection) -> Section:
+    """A section as HTML."""
 
     def drawn(part: Part | Sequence[Part]) -> Markup:
         if isinstance(part, Table):

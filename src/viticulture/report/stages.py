@@ -29,6 +29,7 @@ def _stage(stage: Stage) -> tuple[str | int, ...]:
 
 
 def plan_table(plan: BudgetPlan) -> Table:
+    """Return the stages before training."""
     rows = [(*_stage(stage), stage.seconds / 60) for stage in plan.stages]
     unit = TimeBudget(plan.budget).unit
     budget = plan.budget + " min" * plan.budget.strip()[-1:].isdigit()
@@ -54,6 +55,7 @@ def plan_table(plan: BudgetPlan) -> Table:
 
 
 def stages_table(plan: BudgetPlan, headlines: Sequence[Headline | None]) -> Table:
+    """Return the stages after training."""
     unit = TimeBudget(plan.budget).unit
     columns = [
         *COLUMNS,

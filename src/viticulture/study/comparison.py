@@ -97,6 +97,7 @@ class Comparison:
 
     @property
     def measure(self) -> Measure:
+        """The measure that candidates are compared by."""
         return measure(self.measured)
 
     @property

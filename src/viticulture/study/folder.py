@@ -252,6 +252,7 @@ class StudyFolder:
         return path
 
     def recipe(self, candidate: Candidate) -> Config:
+        """Load the recipe that all cells of a candidate start from."""
         return saved_config(candidate.recipe, self.recipe_file(candidate), self.path)
 
     def run(self, cell: Cell) -> RunFolder:
@@ -316,6 +317,7 @@ class StudyFolder:
                 path.write_text("", encoding="utf-8")  # if this process dies later, it is not because of this cell
 
     def clear(self, cell: Cell) -> None:
+        """Remove a cell's run folder."""
         shutil.rmtree(self.run(cell).path, ignore_errors=True)
 
     def write(self, name: str, content: str | dict[str, Any]) -> Path:

@@ -168,6 +168,7 @@ class Grid:
 
     @property
     def baseline(self) -> Candidate:
+        """The candidate that the others are compared with."""
         return self.candidates[0]
 
     @property

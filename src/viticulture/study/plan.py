@@ -105,6 +105,7 @@ class StudyPlan:
         return self.min_steps is None or self.min_steps >= MIN_RANKING_STEPS
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the plan for JSON."""
         epochs = [[*key, epochs] for key, epochs in self.epochs.items()]
         return {
             **vars(self),

@@ -120,6 +120,7 @@ class Study:
 
     @cached_property
     def folder(self) -> StudyFolder:
+        """The folder's files."""
         return StudyFolder.open(self.path, self.data)
 
     @cached_property

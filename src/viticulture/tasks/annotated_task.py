@@ -237,6 +237,7 @@ class AnnotatedTask(Task):
         return None, images
 
     def json(self, predictions: Sequence[Any], listed: Any) -> str:
+        """Predictions as JSON text."""
         return json.dumps([prediction.row() for prediction in predictions], indent=1) + "\n"
 
     def draw(self, folder: Path, stem: str, prediction: Any, picture: Picture) -> None:

@@ -24,6 +24,7 @@ def classification_page(
     trained_on: Sequence[int] = (),
     mistakes: Sequence[Gallery] = (),
 ) -> TaskPage:
+    """The parts of a page."""
     result, (weights, split) = results.counting, named(results.counts)
     assert result is not None
     low, high = result.top1_interval

@@ -55,6 +55,7 @@ def summary(results: Results[DetectionResult]) -> Table:
 
 
 def class_table(result: DetectionResult) -> Table:
+    """One row a class."""
     columns = [Column("class"), Column("objects", "count")]
     columns += [Column(name, "percent") for name in ("AP", "AP50", "recall")]
     rows: list[list[Cell]] = [
@@ -67,6 +68,7 @@ def class_table(result: DetectionResult) -> Table:
 
 
 def overlaps_table(result: DetectionResult) -> Table:
+    """AP at every overlap."""
     columns = [Column("overlap"), Column("AP of boxes", "percent")]
     rows: list[list[Cell]] = [[f"AP at {50 + 5 * i} %", share] for i, share in enumerate(result.boxes.by_overlap)]
     if result.masks is not None:

@@ -250,6 +250,7 @@ def summary(results: Results[MultilabelResult]) -> Table:
 
 
 def per_label(result: MultilabelResult) -> Table:
+    """One row a label."""
     known = any(score.training_images is not None for score in result.per_label)
     columns = [Column("label"), *([Column("training images", "count")] if known else []), Column("images", "count")]
     columns += [Column(name, "percent") for name in ("AP", "threshold", "precision", "recall", "F1")]

@@ -66,6 +66,7 @@ def evaluate_labels(
     training_images: Sequence[int] | None = None,
     baselines: Mapping[str, float] | None = None,
 ) -> MultilabelResult:
+    """Compute the numbers of predictions."""
     check_finite(predictions.probabilities)
     probabilities, true = predictions.probabilities.double().numpy(), predictions.labels.numpy() > 0
     predicted = probabilities >= np.array(thresholds)

@@ -143,6 +143,7 @@ class Results(Mapping[str, R], Generic[R]):
         return Headline(self.task.measure, result.score, result.interval, result.images, split, threshold, share)
 
     def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
         results = {key: each.to_dict() if hasattr(each, "to_dict") else _plain(each) for key, each in self.items()}
         headline = self.headline and asdict(self.headline)
         return {"task": self.task.name, "counts": self.counts, HEADLINE: headline, "results": results}
@@ -159,6 +160,7 @@ def named(key: str) -> tuple[str, str]:
 
 
 def save_results(run: RunFolder, results: Results[Any]) -> None:
+    """Write evaluation.json."""
     checksums = {weights: checksum_of(run, weights) for weights in run.which()}
     run.write(RESULTS, {**results.to_dict(), CHECKSUMS: checksums})
 
@@ -228,6 +230,7 @@ class SavedPredictions:
 
 
 def save_predictions(run: RunFolder, counts: str, predictions: Mapping[str, SavedPredictions]) -> None:
+    """Write predictions.npz."""
     arrays: dict[str, Any] = {"counts": np.array(counts)}
     for key, each in predictions.items():
         arrays |= {f"{key}/{name}": value for name, value in vars(each).items() if value is not None}

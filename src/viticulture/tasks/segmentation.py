@@ -281,5 +281,6 @@ def summary(results: Results[SegmentationResult]) -> Table:
 
 
 def class_table(result: SegmentationResult) -> Table:
+    """One row a class."""
     columns = [Column("class"), Column("pixels", "count"), Column("IoU", "percent")]
     return Table("Classes", columns, [[each.name, each.pixels, each.iou] for each in result.per_class])

@@ -228,6 +228,7 @@ def of_every(value: Any) -> list[Any]:
 
 
 def rank() -> int:
+    """Return this process's rank in a training."""
     return distributed.get_rank() if _of_several() else 0
 
 

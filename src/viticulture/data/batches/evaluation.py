@@ -88,6 +88,7 @@ def target_batches(
 
 
 def evaluation_view(expected: Input, crop: Crop | None = None) -> Augment:
+    """The view of an image in evaluation."""
     return Augment([crop or CenterCrop()], expected.image_size, expected.mean, expected.std, 0)
 
 

@@ -41,6 +41,7 @@ ROUNDING = 1e-2  # pixels by which a box that is not cut may lose of its sides
 
 
 def target_batch(place: Placement, numbers: Tensor, targets: Annotations, masks: bool = False) -> dict[str, Tensor]:
+    """The targets of a batch, on the CPU."""
     rows = numbers.tolist()
     if not isinstance(targets, Boxed):
         planes = [targets.pixels[targets.rows[row]] for row in rows]

@@ -75,6 +75,7 @@ def npy_shape(file: BinaryIO) -> tuple[int, ...]:
 
 
 def npy_values(file: BinaryIO) -> NDArray[Any]:
+    """Read the numbers of a .npy."""
     length = file.seek(0, SEEK_END)
     file.seek(0)
     npy_shape(file)

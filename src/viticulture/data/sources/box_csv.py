@@ -23,6 +23,7 @@ def is_box_csv(file: Path) -> bool:
 
 
 def open_box_csv(file: Path) -> Source:
+    """Open a CSV of boxes."""
     header, rows, separator = csv_rows(file, padded=True)
     names = [name.lower() for name in header]
     if missing := [name for name in COLUMNS if name not in names]:

@@ -32,6 +32,7 @@ def annotations(root: Path) -> list[Path]:
 
 
 def open_voc(root: Path) -> Source:
+    """Open such a folder."""
     pictures = {Path(entry.path).stem for entry in images_among(scan(root)[0])}
     places, files = Places(root, "its annotation"), annotations(root)
     read = [(file, *_voc(file)) for file in files]

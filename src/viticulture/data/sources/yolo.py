@@ -35,6 +35,7 @@ def is_yolo(root: Path) -> bool:
 
 
 def open_yolo(root: Path) -> Source:
+    """Open such a folder."""
     names = _names_file(root)
     assert names is not None
     declared: dict[str, Any] = {}

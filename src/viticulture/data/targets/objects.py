@@ -125,6 +125,7 @@ class Boxed:
     masks: bool
 
     def first(self, count: int) -> "Boxed":
+        """Return the objects of the first `count` images."""
         return Boxed(self.objects[:count], self.masks)
 
 
@@ -137,6 +138,7 @@ class Masked:
     original: Callable[[int], np.ndarray]  # of image i the mask as stored on disk, upright, [H, W] uint8
 
     def first(self, count: int) -> "Masked":
+        """Return the masks of the first `count` images."""
         return Masked(self.pixels, self.rows[:count], self.original)
 
 

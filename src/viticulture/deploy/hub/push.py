@@ -69,6 +69,7 @@ class CardNetwork:
 
     @property
     def example(self) -> str:
+        """Name of an example file."""
         return "photo.jpg" if self.channels in (1, 3) and not self.ranges else "image.npy"
 
     @property

@@ -125,4 +125,5 @@ def server(app: Starlette) -> uvicorn.Server:
 
 
 def run(app: Starlette, opened: socket.socket) -> None:
+    """Serve until Ctrl-C."""
     asyncio.run(server(app).serve(sockets=[opened]))

@@ -73,6 +73,7 @@ class Localization:
     checksum: str = ""
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the numbers for JSON."""
         return {key: value for key, value in asdict(replace(self, examples=())).items() if key != "examples"}
 
 

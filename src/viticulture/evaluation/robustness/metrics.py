@@ -72,6 +72,7 @@ class Robustness:
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "Robustness":
+        """Invert `to_dict`."""
         return rebuilt(Robustness, {k: v for k, v in content.items() if k not in ("mean_error", "mce")})
 
     def rows(self) -> Iterator[tuple[str, int, str, float]]:

@@ -85,6 +85,7 @@ class TeacherOutput(nn.Module):
 
     @property
     def net(self) -> nn.Module:
+        """The network."""
         return self.outputs.net
 
     @property
