@@ -201,9 +201,7 @@ def test_the_page_has_the_results_of_its_weights(tmp_path: Path) -> None:
     html = page(task_of(run), network, "last").html
     assert isinstance(network.predictor, AnnotatedPredictor)
     assert network.predictor.threshold == 0.25
-    assert (
-        "finds objects. It was trained on cells (3 classes). AP 40.0 % (95 % interval 30.0 to 50.0) on 20 test" in html
-    )
+    assert "It was trained on cells (3 classes). Result: AP 40.0 % (95 % interval 30.0 to 50.0) on 20 test" in html
     assert "boxes with a score of at least 0.25 are drawn" in html
     assert "&lt;i&gt;merlot" in html
     assert "<i>merlot" not in html
