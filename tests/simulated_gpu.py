@@ -2,7 +2,7 @@
 """A GPU made of the CPU: tensors that say they are on cuda:0, refuse what a GPU refuses, and hold numbers."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+from simulated_capture import CAPTURE_ERROR, Recorder, Stream, capturing, graph
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 ACROSS = {"to", "copy_", "cuda", "cpu", "__get__", "__set__", "set_", "type_as"}
@@ -26,6 +28,7 @@ READ = {
     "masked_select",
     "unique",
     "equal",
+    "bincount",
 }
 """Functions whose numbers, or whose results' shapes, the program must know to go on."""
 PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm", "einsum", "linear"}
@@ -107,7 +110,11 @@ def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     check(name, args, there, [tensor for tensor in tensors if not isinstance(tensor, OnGpu)])
     on_gpu = bool(there) if wanted is None else wanted.type == "cuda"
     check_kernels(name, (*args, *kwargs.values()), there, on_gpu)
+    if capturing:
+        check_captured(name, there, tensors, on_gpu)
     if waits_for_gpu(name, args, kwargs, there, on_gpu):
+        if capturing:
+            raise RuntimeError(f"{CAPTURE_ERROR}: {name} waits for the GPU")
         waits.append(name)
     if name == "pin_memory":
         return args[0].clone()
@@ -120,6 +127,8 @@ def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     words = tuple(CPU if isinstance(word, str) and word.startswith("cuda") else word for word in here(args))
     with torch._C.DisableTorchFunction():
         computing[:] = [name] if on_gpu or there else []
+        if capturing:
+            capturing[0].on_gpu = bool(computing)
         try:
             found = func(*plain(words), **plain(named))
         finally:
@@ -154,6 +163,16 @@ def check(name: str, args: tuple[Any, ...], there: list[OnGpu], here: list[Tenso
         raise RuntimeError(f"{name}: tensors on the CPU {large} beside tensors on cuda:0 {shapes}")
 
 
+def check_captured(name: str, there: list[OnGpu], tensors: list[Tensor], on_gpu: bool) -> None:
+    """Raise RuntimeError where tensors cross devices during a capture; a graph would repeat the numbers of that time."""
+    if name.startswith("__get__") or name in ("__set__", "backward"):
+        return
+    if on_gpu and len(there) < len(tensors):
+        raise RuntimeError(f"{CAPTURE_ERROR}: {name} reads a tensor of the CPU")
+    if there and not on_gpu:
+        raise RuntimeError(f"{CAPTURE_ERROR}: {name} copies to the CPU")
+
+
 def check_kernels(name: str, words: tuple[Any, ...], there: list[OnGpu], on_gpu: bool) -> None:
     """Raise RuntimeError where a GPU has no kernel for integers, or would draw by a CPU's generator."""
     if on_gpu and any(isinstance(word, torch.Generator) and word.device == CPU for word in words):
@@ -183,6 +202,13 @@ def device_wanted(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
     return None if named is None else torch.device(named)
 
 
+def _unless_captured(name: str, answer: Any) -> Any:
+    """Return an answer of the driver; raise RuntimeError for those that a capture refuses, or would repeat."""
+    if capturing and name in ("memory_allocated", "mem_get_info", "synchronize", "set_rng_state", "empty_cache"):
+        raise RuntimeError(f"{CAPTURE_ERROR}: {name}")
+    return answer
+
+
 @contextmanager
 def simulated_gpu() -> Iterator[torch.device]:
     """Give torch one GPU for the context."""
@@ -200,8 +226,18 @@ def simulated_gpu() -> Iterator[torch.device]:
     torch.__future__.set_overwrite_module_params_on_conversion(True)
     with pytest.MonkeyPatch.context() as patch, Simulated():
         for name, answer in {**answers, **dict.fromkeys(done)}.items():
-            patch.setattr(torch.cuda, name, lambda *_, answer=answer, **__: answer)
-        patch.setattr(torch.cuda, "Event", Event)
+            patch.setattr(torch.cuda, name, lambda *_, answer=answer, name=name, **__: _unless_captured(name, answer))
+        for name, thing in {"Event": Event, "Stream": Stream, "CUDAGraph": Recorder, "graph": graph}.items():
+            patch.setattr(torch.cuda, name, thing)
+        patch.setattr(torch.cuda, "current_stream", lambda *_: Stream())
+        patch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+        grouped = torch._C._group_tensors_by_device_and_dtype
+
+        def in_groups(lists: Any, *words: Any) -> Any:
+            there = any(isinstance(tensor, OnGpu) for tensor in tree_leaves(lists))
+            return {(GPU if there else place, kind): found for (place, kind), found in grouped(lists, *words).items()}
+
+        patch.setattr(torch._C, "_group_tensors_by_device_and_dtype", in_groups)
         patch.setattr(torch.cuda, "get_rng_state", lambda *_: torch.get_rng_state())
         patch.setattr(torch, "autocast", Autocast)
         patch.setattr(torch.amp, "autocast", Autocast)

@@ -47,6 +47,8 @@ def check_parts(config: Config) -> None:
             "optim.sam_rho takes two gradients of a whole batch, unscaled: set train.accumulate to 1 and "
             f"engine.precision to 32 or bf16-mixed, got {accumulate} and {precision}"
         )
+    if config.engine.cuda_graph and (reason := why_not_captured(config)):
+        raise UserError(f"engine.cuda_graph captures the whole step, and {reason}; set one of the two off")
     side = config.images.image_size
     if isinstance(side, list) and (not method.takes_non_square or config.guides):
         also = f" and guides {', '.join(config.guides)}" if method.takes_non_square else ""
@@ -79,6 +81,27 @@ def check_parts(config: Config) -> None:
         raise UserError(f"mix mixes classes, and method {name} predicts a number; take augment.mix out")
     if not spec.labels and any(of_class(view, "mix") for view in views):
         raise UserError(f"mix mixes labels, and method {name} uses none; take augment.mix out")
+
+
+def why_not_captured(config: Config) -> str:
+    """Return why the steps of a training cannot be captured in a CUDA graph (training/cuda_graph.py); "" if they can."""
+    optim, engine, train = config.optim, config.engine, config.train
+    parts: dict[str, type] = {f"guide {name}": guide_class(name, keys) for name, keys in config.guides.items()}
+    parts[f"method {config.method_name}"] = config.method_class
+    reasons = {
+        f"optim.sam_rho {optim.sam_rho} takes two gradients in it": optim.sam_rho is not None,
+        f"optim.weight_decay_end {optim.weight_decay_end} is another number in each": optim.weight_decay_end is not None,
+        f"optim.name {optim.name} reads its rate on the CPU": optim.name == "lars",
+        f"train.accumulate {train.accumulate} divides it": train.accumulate > 1,
+        f"{engine.processes} processes exchange gradients in it": engine.processes > 1,
+        f"engine.precision {engine.precision} reads on the CPU if gradients are finite": engine.precision == "16-mixed",
+        f"engine.replay_gb {engine.replay_gb} reads teachers' outputs from disk": engine.replay_gb is not None,
+        **{
+            f"{part} does not state `capturable`, that its work is the same in each": not vars(made).get("capturable")
+            for part, made in parts.items()  # not inherited: a subclass may add what is not the same
+        },
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def _check_closed_form(config: Config) -> None:

@@ -143,6 +143,8 @@ class Engine:
             mixed precision is bfloat16, and refused where gradients in it are wrong.
         compile: compile the student, by block below 10,000 steps, as a whole from there on, which takes a minute or
             two; null does so on a GPU from 2,500 steps on.
+        cuda_graph: capture the whole step of a GPU in one CUDA graph, which takes Python's time out of it; null does not
+            yet.
         sync_batchnorm: share BatchNorm statistics between devices.
         checkpoint_minutes: maximum time that a kill can cost; ends of epochs are saved as well, except short ones.
         replay_gb: cache the logits of frozen teachers on this disk, up to 10^9 bytes times this over all runs, for runs
@@ -155,6 +157,7 @@ class Engine:
     nodes: int = 1
     precision: Literal["auto", "32", "bf16-mixed", "16-mixed"] = "auto"
     compile: bool | None = None
+    cuda_graph: bool | None = None
     sync_batchnorm: bool = False
     checkpoint_minutes: float = 5.0
     replay_gb: float | None = None

@@ -42,6 +42,7 @@ class AttentionDistillation(Guide):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"attention", "blocks"})
+    capturable = True
 
     def __init__(
         self,

@@ -92,6 +92,7 @@ class AttentionLink(Guide):
 
     needs = frozenset({"class_attention"})
     requires = frozenset({Capability.PATCHES})
+    capturable = True
 
     def __init__(
         self,

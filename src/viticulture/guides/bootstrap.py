@@ -102,6 +102,7 @@ class Bootstrap(Guide):
 
     needs = frozenset({"blocks"})
     requires = frozenset(Capability)
+    capturable = True
     uses_labels = True
 
     def __init__(

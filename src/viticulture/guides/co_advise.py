@@ -43,6 +43,7 @@ class CoAdvise(Guide):
     """
 
     requires = frozenset({Capability.LABELS, Capability.CLASSES})
+    capturable = True
     trains_every_head = True
 
     def __init__(

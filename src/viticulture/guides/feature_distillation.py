@@ -42,6 +42,7 @@ class FeatureDistillation(Guide):
 
     needs: ClassVar[frozenset[str]] = frozenset({"features"})
     requires = frozenset({Capability.FEATURES})
+    capturable = True
     queue: Tensor
     oldest: Tensor
 

@@ -47,12 +47,14 @@ class Guide(nn.Module, ABC):
         needs: names of the taps that it reads (`models.taps.Taps`).
         requires: what the method must provide; a recipe with another method is refused.
         uses_labels: a term compares predictions with labels.
+        capturable: as of a method (`methods.method.Method`).
         trains_every_head: it trains the student's heads after the first, too.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
     requires: ClassVar[frozenset[Capability]] = frozenset()
     uses_labels: ClassVar[bool] = False
+    capturable: ClassVar[bool] = False
     trains_every_head: ClassVar[bool] = False
 
     @abstractmethod

@@ -41,6 +41,7 @@ class Logits(Guide):
     """
 
     requires = frozenset({Capability.CLASSES})
+    capturable = True
 
     def __init__(
         self,

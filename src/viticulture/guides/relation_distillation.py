@@ -34,6 +34,7 @@ class RelationDistillation(Guide):
 
     needs: ClassVar[frozenset[str]] = frozenset({"blocks"})
     requires = frozenset({Capability.PATCHES})
+    capturable = True
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ class Distillation(Method):
 
     provides: ClassVar[frozenset[Capability]] = frozenset({Capability.FEATURES, Capability.PATCHES})
     batch_spec = BatchSpec(labels=False)
+    capturable = True
     depends_on_length = False
 
     def __init__(self, setup: Setup) -> None:

@@ -150,6 +150,7 @@ class MAE(Method):
     """
 
     provides: ClassVar[frozenset[Capability]] = frozenset()
+    capturable = True
     depends_on_length = False
     batch_spec = BatchSpec(labels=False)
 

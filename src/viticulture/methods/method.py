@@ -145,6 +145,8 @@ class Method(nn.Module, ABC):
         takes_class_weights: `losses` applies the setup's class weights.
         takes_non_square: images may be non-square.
         closed_form: the optimum is computed at once (training/linear_head.py), without augmentation, guides or steps.
+        capturable: the device's work is the same in every step between two calls of `start_epoch`, but for what tensors
+            on the device hold, and nothing in it waits for the device; so a CUDA graph can hold a step. Not inherited.
         depends_on_length: a step depends on `length`, so a budget does not fix the length during warm-up.
         start: digest of the weights that the student starts from; None for random ones.
         taps: the student's pass, `taps(images)`, with what guides read.
@@ -161,6 +163,7 @@ class Method(nn.Module, ABC):
     takes_class_weights: ClassVar[bool] = False
     takes_non_square: ClassVar[bool] = False
     closed_form: ClassVar[bool] = False
+    capturable: ClassVar[bool] = False
     depends_on_length: ClassVar[bool] = True
     start: str | None = None
 

@@ -40,6 +40,7 @@ class SimMIM(Method):
     """
 
     provides: ClassVar[frozenset[Capability]] = frozenset({Capability.PATCHES})
+    capturable = True
     depends_on_length = False
     batch_spec = BatchSpec(labels=False)
 

@@ -38,6 +38,7 @@ class Supervised(Method):
 
     takes_class_weights = True
     takes_non_square = True
+    capturable = True
     depends_on_length = False
 
     def __init__(

@@ -143,4 +143,7 @@ class Muon(AdamW):
             length = 0.2 * max(steps.shape[-2:]) ** 0.5
             for parameter, step in zip(parameters, steps if len(aims) > 1 else [steps], strict=True):
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                parameter.add_(step.view_as(parameter), alpha=-group["lr"] * length)
+                if isinstance(group["lr"], Tensor):  # of a CUDA graph, to which no number is read back
+                    parameter.addcmul_(step.view_as(parameter), group["lr"], value=-length)
+                else:
+                    parameter.add_(step.view_as(parameter), alpha=-group["lr"] * length)

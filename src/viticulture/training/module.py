@@ -42,6 +42,10 @@ class TrainingModule(LightningModule):
         self.micro_batch = 0
         self.channels_last = starts_with_convolution(method.student)
 
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        group = self.trainer.optimizers[0].param_groups[0]
+        self.rate = self.method.optim.lr * group["lr"] / group["initial_lr"]  # layers' and kernels' are in proportion
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Sum the terms; Lightning calls backward and steps."""
         method, parts = self.method, self.trainer.accumulate_grad_batches
@@ -57,8 +61,6 @@ class TrainingModule(LightningModule):
             return total
         self.terms = tuple(terms)
         method.logs = {"loss": total.detach(), **{name: term.detach() for name, term in terms.items()}, **method.logs}
-        group = self.trainer.optimizers[0].param_groups[0]
-        self.rate = method.optim.lr * group["lr"] / group["initial_lr"]  # rates of layers and kernels are in proportion
         return total
 
     def on_after_backward(self) -> None:

@@ -111,6 +111,8 @@ def check_devices(engine: Engine) -> None:
     on_gpu = engine.device == "cuda" or (engine.device == "auto" and torch.cuda.is_available())
     if on_gpu and engine.devices > torch.cuda.device_count():
         raise UserError(f"engine.devices is {engine.devices}, but torch sees {torch.cuda.device_count()} GPU(s)")
+    if engine.cuda_graph and not on_gpu:
+        raise UserError("engine.cuda_graph is true, but the training runs on no NVIDIA GPU; set it to false")
     processes, launch = engine.devices * engine.nodes, launched()
     started = os.environ.get("WORLD_SIZE", "")
     if {"RANK", "LOCAL_RANK"} & os.environ.keys() and started not in ("", str(processes)):

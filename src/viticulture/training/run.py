@@ -23,6 +23,7 @@ from ..methods.method import TrainingLength
 from ..models.tta import TTA_KEY
 from ..models.weights.files import save
 from ..text import log, shell_word
+from .cuda_graph import CapturedModule, is_captured
 from .feed import Feed, validation_split
 from .half_precision import CpuMixedPrecision
 from .linear_head import fit_head
@@ -111,13 +112,14 @@ def fit(
     if engine.compile or (engine.compile is None and on_gpu and method.length.steps >= BY_BLOCK_STEPS):
         options = {"options": INDUCTOR} if on_gpu else {}
         method.compile_networks(by_block=method.length.steps < WHOLE_STEPS, **options)
+    module = CapturedModule if is_captured(session.config, on_gpu, more) else TrainingModule
     _quiet()
     keep_freed_memory()
     trainer = _trainer(session, [callback for callback in callbacks if callback], checkpoints, on_gpu)
     try:
         with _signals_restored(), no_tensorboard_traceback(), _tf32(on_gpu), named(run.path, engine):
             trainer.fit(
-                TrainingModule(method, session.config.train.clip_each),
+                module(method, session.config.train.clip_each),
                 datamodule=Feed(session),
                 ckpt_path=resumed,
                 weights_only=True,
