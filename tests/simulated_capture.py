@@ -18,11 +18,11 @@ capturing: list["Recorder"] = []
 """The graph that is captured, if one is."""
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A CUDAGraph that records what the simulated GPU computes."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.on_gpu = False  # the operation is the GPU's, not the CPU's
         self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[Any]]] = []
         self.before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
@@ -43,7 +43,7 @@ class Recorder(TorchDispatchMode):
             for tensor in _tensors((args, kwargs)):
                 storage = tensor.untyped_storage()
                 if storage.data_ptr() not in self.before:
-                    self.before[storage.data_ptr()] = storage, storage.clone()
+                    self.before[storage.data_ptr()] = storage, storage.clone()  # type: ignore[no-untyped-call]
         results = func(*args, **kwargs)
         self.calls.append((func, args, kwargs, _tensors(results)))
         return results

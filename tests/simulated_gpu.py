@@ -28,7 +28,10 @@ READ = {
     "masked_select",
     "unique",
     "equal",
+    "allclose",
     "bincount",
+    "__repr__",
+    "__format__",
 }
 """Functions whose numbers, or whose results' shapes, the program must know to go on."""
 PRODUCTS = {"matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm", "einsum", "linear"}
@@ -81,7 +84,9 @@ class Event:
     """An event in the GPU's queue, which is always empty."""
 
     def record(self) -> None: ...
-    def synchronize(self) -> None: ...
+    def synchronize(self) -> None:
+        _unless_captured("synchronize", None)
+
     def query(self) -> bool:
         return True
 
@@ -120,6 +125,8 @@ def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         return args[0].clone()
     if name in ("cpu", "cuda"):
         func, args, kwargs = Tensor.to, (args[0], wanted), {}
+    if capturing and name == "one_hot" and max(args[1:], default=kwargs.get("num_classes", -1)) > 0:
+        func, args, kwargs = _one_hot, (args[0], args[1] if args[1:] else kwargs["num_classes"]), {}
     plain = partial(tree_map_only, OnGpu, lambda tensor: tensor.held)
     here = partial(tree_map_only, torch.device, lambda _: CPU)  # the CPU stands for both
     named = {key: CPU if key == "device" and value is not None else value for key, value in here(kwargs).items()}
@@ -139,6 +146,11 @@ def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         return found
     same = next((tensor for tensor in there if found is tensor.held), None)
     return same if same is not None else tree_map_only(Tensor, _kept, found)
+
+
+def _one_hot(labels: Tensor, classes: int) -> Tensor:
+    """As on a GPU, which does not compare labels with the number of classes on the CPU."""
+    return (labels.unsqueeze(-1) == torch.arange(classes)).long()
 
 
 def _kept(tensor: Tensor) -> OnGpu:
@@ -164,7 +176,7 @@ def check(name: str, args: tuple[Any, ...], there: list[OnGpu], here: list[Tenso
 
 
 def check_captured(name: str, there: list[OnGpu], tensors: list[Tensor], on_gpu: bool) -> None:
-    """Raise RuntimeError where tensors cross devices during a capture; a graph would repeat the numbers of that time."""
+    """Raise RuntimeError where tensors cross devices during a capture: a graph would repeat the numbers captured."""
     if name.startswith("__get__") or name in ("__set__", "backward"):
         return
     if on_gpu and len(there) < len(tensors):
@@ -186,6 +198,10 @@ def waits_for_gpu(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], ther
     """Return True if the program waits for the GPU: numbers are read, a mask is counted, or a copy blocks."""
     masks = [leaf for leaf in tree_leaves(args[1:2]) if isinstance(leaf, OnGpu) and leaf.held.dtype == torch.bool]
     if there and (name in READ or (name == "__getitem__" and masks)):
+        return True
+    index = args[1] if name in ("__getitem__", "__setitem__") else ()
+    lists = isinstance(index, list) or (isinstance(index, tuple) and any(isinstance(part, list) for part in index))
+    if there and (lists or name == "new_tensor"):  # numbers of Python go to the GPU
         return True
     leaves, arrives = there and not on_gpu, on_gpu and not there and name in ("tensor", "as_tensor", "to", "cuda")
     return bool(leaves or arrives) and not kwargs.get("non_blocking")

@@ -84,13 +84,14 @@ def check_parts(config: Config) -> None:
 
 
 def why_not_captured(config: Config) -> str:
-    """Return why the steps of a training cannot be captured in a CUDA graph (training/cuda_graph.py); "" if they can."""
+    """Return why steps cannot be captured in a CUDA graph (training/cuda_graph.py); "" if they can."""
     optim, engine, train = config.optim, config.engine, config.train
     parts: dict[str, type] = {f"guide {name}": guide_class(name, keys) for name, keys in config.guides.items()}
     parts[f"method {config.method_name}"] = config.method_class
     reasons = {
         f"optim.sam_rho {optim.sam_rho} takes two gradients in it": optim.sam_rho is not None,
-        f"optim.weight_decay_end {optim.weight_decay_end} is another number in each": optim.weight_decay_end is not None,
+        f"optim.weight_decay_end {optim.weight_decay_end} is another number in each": optim.weight_decay_end
+        is not None,
         f"optim.name {optim.name} reads its rate on the CPU": optim.name == "lars",
         f"train.accumulate {train.accumulate} divides it": train.accumulate > 1,
         f"{engine.processes} processes exchange gradients in it": engine.processes > 1,

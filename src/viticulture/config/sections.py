@@ -143,8 +143,8 @@ class Engine:
             mixed precision is bfloat16, and refused where gradients in it are wrong.
         compile: compile the student, by block below 10,000 steps, as a whole from there on, which takes a minute or
             two; null does so on a GPU from 2,500 steps on.
-        cuda_graph: capture the whole step of a GPU in one CUDA graph, which takes Python's time out of it; null does not
-            yet.
+        cuda_graph: capture the whole step on a GPU in one CUDA graph, so that the GPU does not wait for Python; null
+            does not yet.
         sync_batchnorm: share BatchNorm statistics between devices.
         checkpoint_minutes: maximum time that a kill can cost; ends of epochs are saved as well, except short ones.
         replay_gb: cache the logits of frozen teachers on this disk, up to 10^9 bytes times this over all runs, for runs

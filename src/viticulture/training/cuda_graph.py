@@ -31,9 +31,10 @@ from ..text import log
 from .module import TrainingModule
 
 AUTO = False
-"""`engine.cuda_graph: null` captures. Off until tests/training/test_cuda_graph.py has passed on a GPU (benchmarks/log)."""
+"""`engine.cuda_graph: null` captures. Off until tests/training/test_cuda_graph.py has passed on a GPU, see
+benchmarks/log/gpu.md."""
 WARM_UP = 3
-"""Steps before the capture, in which libraries and compiled networks choose kernels and optimizers create their state."""
+"""Steps before the capture, in which libraries and compilers choose kernels and optimizers create their state."""
 HOOKS = ("on_before_zero_grad", "on_before_backward", "on_after_backward", "on_before_optimizer_step")
 
 
@@ -78,13 +79,13 @@ class CapturedModule(TrainingModule):
         super().__init__(method, clip_each)
         self.inputs: Batch = {}
         self.warm_steps = 0
-        starts = [type(guide).start_epoch is not Guide.start_epoch for guide in method.guides.values()]
+        starts = [type(guide).start_epoch is not Guide.start_epoch for _, guide in method.named_guides()]
         self.follows_epochs = any(starts) or type(method).start_epoch is not Method.start_epoch
 
     def on_train_start(self) -> None:
         super().on_train_start()
         self.rates = torch.zeros(len(self.trainer.optimizers[0].param_groups), device=self.device)
-        self.stream = torch.cuda.Stream()
+        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def on_train_epoch_start(self) -> None:
         super().on_train_epoch_start()
@@ -162,11 +163,11 @@ class CapturedModule(TrainingModule):
 
     @contextmanager
     def _rates_on_device(self) -> Iterator[None]:
-        """Have the optimizer read its learning rates from the device; schedules and checkpoints have them as numbers."""
+        """Let the optimizer read its learning rates from the device; schedules and checkpoints have them as numbers."""
         groups = self.trainer.optimizers[0].param_groups
         before = [{key: group[key] for key in ("lr", "capturable") if key in group} for group in groups]
         for group, rate in zip(groups, self.rates.unbind(), strict=True):
-            group.update({"lr": rate, "capturable": True} if "capturable" in group else {"lr": rate})
+            group.update(dict.fromkeys(before[0], True) | {"lr": rate})
         try:
             yield
         finally:

@@ -49,7 +49,7 @@ def bisected(z: Tensor, alpha: Tensor) -> Tensor:
     """Find the same tau for any alpha but 1: the sum is at least 1 at tau = -1, at most 1 at -n^(1 - alpha) for n keys.
     z <= 0 for alpha > 1 and z >= 0 below, 0 for the key with the largest score."""
     low = -torch.ones_like(z[..., :1])
-    step = 1 - z.new_tensor(z.shape[-1]).pow(1 - alpha)  # towards the other end, downwards for alpha < 1
+    step = 1 - z.new_full((), z.shape[-1]).pow(1 - alpha)  # towards the other end, downwards for alpha < 1
     for _ in range(HALVINGS):
         step = step / 2
         above = (z - low - step).clamp(min=0).pow(1 / (alpha - 1)).sum(-1, keepdim=True) >= 1
