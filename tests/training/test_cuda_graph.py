@@ -223,6 +223,10 @@ def test_the_simulated_capture_refuses_what_a_capture_refuses() -> None:
             lambda: there.masked_fill(there > 1, 0).unique(),
             lambda: there.repeat_interleave(there.long()),
             lambda: torch.where(there > 1)[0],
+            lambda: there[[0, 2]],
+            lambda: there.new_tensor(2.0),
+            lambda: torch.allclose(there, there),
+            lambda: repr(there),
             lambda: send(here, gpu),
             lambda: there.copy_(here),
             lambda: there * torch.tensor(2.0),
@@ -236,6 +240,10 @@ def test_the_simulated_capture_refuses_what_a_capture_refuses() -> None:
         for call in refused:
             with pytest.raises(RuntimeError, match="capturing"), torch.cuda.graph(torch.cuda.CUDAGraph()):
                 call()
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):  # kernels alone
+            labels = torch.where(there > 1, 0, there[:1].clamp(min=0)).long().masked_fill_(there > 1, 2)
+            torch.nn.functional.one_hot(labels, 3).float().sort(stable=True)
+            torch.full((), 2.0, device=gpu).add_(torch.rand(3, device=gpu).sum())
         there[0].item()  # after a capture all is as before
 
 

@@ -165,9 +165,11 @@ class CapturedModule(TrainingModule):
     def _rates_on_device(self) -> Iterator[None]:
         """Let the optimizer read its learning rates from the device; schedules and checkpoints have them as numbers."""
         groups = self.trainer.optimizers[0].param_groups
-        before = [{key: group[key] for key in ("lr", "capturable") if key in group} for group in groups]
+        before = [dict(group) for group in groups]
         for group, rate in zip(groups, self.rates.unbind(), strict=True):
-            group.update(dict.fromkeys(before[0], True) | {"lr": rate})
+            group["lr"] = rate
+            if "capturable" in group:
+                group["capturable"] = True
         try:
             yield
         finally:
