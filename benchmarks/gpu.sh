@@ -4,22 +4,24 @@
 #
 #     bash benchmarks/gpu.sh DATA OUT [MINUTES]
 #
-# DATA is CIFAR-100: `cifar100`, or a folder of train/CLASS and test/CLASS. A call ends after MINUTES (10); the next one
-# with the same OUT, or a copy of it on another machine, continues exactly where the last checkpoint is. A row of
-# OUT/results.csv is written when a command ends: done, failed (the reason is in OUT/NAME.log), or cut (the time was
-# over). Rows that are done or failed are not run again: remove their lines to repeat them. Environment: ROWS, a regular
-# expression of names to run; KEYS, recipe keys for all of them; PYTHON, the interpreter; STEP_SECONDS, the limit of
-# a timing (120).
+# DATA is CIFAR-100: `cifar100`, or a folder of train/CLASS and test/CLASS. A call ends after MINUTES (10) and the step
+# that then runs; the next one with the same OUT, or a copy of it on another machine, continues at the last checkpoint,
+# exactly. OUT/results.csv gets a row when a command ends: done, failed (OUT/NAME.log says why), or cut by the call's
+# end. Rows that are done or failed are not run again: remove their lines to repeat them. Best accuracies are of the
+# epochs that the recipe validates. Environment: ROWS, a regular expression of names; KEYS, recipe keys for all rows;
+# STEP_SECONDS, the limit of a timing (120); PYTHON, the interpreter.
 set -uo pipefail
 [[ $# -ge 2 && ${3:-10} =~ ^[0-9]+$ ]] || { echo "usage: bash benchmarks/gpu.sh DATA OUT [WHOLE MINUTES]" >&2; exit 2; }
-data=$1 out=$2 end=$((60 * ${3:-10})) results=$2/results.csv  # of SECONDS, which bash counts from the start
-python=${PYTHON:-python} keys=${KEYS:-}
+mkdir -p "$2" || exit
+data=$1 out=$(cd "$2" && pwd) end=$((60 * ${3:-10}))  # of SECONDS, which bash counts from the start
+results=$out/results.csv
+columns=name,state,device,seconds,published,best,last,seed,epochs,ms_a_step,s_an_epoch,share,first_step_s,resume
+[ -f "$results" ] || echo $columns >"$results"
 gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
-mkdir -p "$out"
-[ -f "$results" ] || echo "name,state,device,seconds,published,best,last,seed,epochs,ms_a_step,s_an_epoch,share_of_limit,first_step_s,resume" >"$results"
-trap 'end=0' INT TERM  # the row that runs is recorded as cut
-root=$(cd "$(dirname "$0")/.." && pwd)
+python=${PYTHON:-python} root=$(cd "$(dirname "$0")/.." && pwd)
 export PYTHONPATH=$root/src:$root${PYTHONPATH:+:$PYTHONPATH}
+export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$out/compiled}  # the next call compiles nothing again
+trap 'end=0' INT TERM  # the row that runs is cut
 
 due() {  # NAME: true if a row is to be run, and there is time
   [[ $1 =~ ${ROWS:-.} ]] && ((SECONDS < end)) && ! grep -qE "^$1,(done|failed)," "$results"
@@ -34,30 +36,30 @@ record() {  # NAME STATUS BEGAN VALUES
   (($2 == 0)) || { state=failed; ((SECONDS < end)) || state=cut; }
   echo "$1,$state,${gpu:-CPU},$((SECONDS - $3)),$4" | tee -a "$results"
 }
-step() {  # NAME RECIPE MEGABYTES KEYS: time its step eagerly, compiled, and as a CUDA graph; megabytes that an image moves
+step() {  # NAME RECIPE MEGABYTES KEYS: time its step in three modes; megabytes that it must move for an image
   local mode name began values
   for mode in "eager --engine.compile false" "compiled --engine.compile true" \
     "captured --engine.compile true --engine.cuda_graph true"; do
     name=$1-${mode%% *} began=$SECONDS
     due "$name" || continue
-    values=$(limited "${STEP_SECONDS:-120}" $python -m benchmarks.recipe_step "$2" --megabytes "$3" "${@:4}" ${mode#* } $keys \
-      2>>"$out/$name.log" | tail -n 1)
+    values=$(limited "${STEP_SECONDS:-120}" $python -m benchmarks.recipe_step "$2" --megabytes "$3" \
+      "${@:4}" ${mode#* } ${KEYS:-} 2>>"$out/$name.log" | tail -n 1)
     record "$name" $? "$began" ",,,,,${values:-,,,,}"
   done
 }
 train() {  # NAME PUBLISHED TABLE ROW: train it, or continue
-  local run=$out/$1 began=$SECONDS command values status
+  local run=$out/$1 began=$SECONDS command=(train "$data" --table "$3" --row "$4" --seed 0 --out "$out/$1" ${KEYS:-})
   due "$1" || return 0
-  command=(train "$data" --table "$3" --row "$4" --seed 0 --out "$run" $keys)
   [ -f "$run/run.json" ] && command=(resume "$run" "$data")
-  limited 1000000 $python -m viticulture "${command[@]}" >>"$out/$1.log" 2>&1
-  status=$?
-  values=$(awk -F, '$3 == "test/accuracy" {last = 100 * $4; if (last > best) best = last}
-    $3 == "train/loss_epoch" {epochs = $2 + 1} END {printf "%.2f,%.2f,0,%d", best, last, epochs}' "$run/metrics.csv")
-  record "$1" $status "$began" "$2,$values,,,,,"
+  limited $end $python -m viticulture "${command[@]}" >>"$out/$1.log" 2>&1
+  record "$1" $? "$began" "$2,$(accuracies "$run/metrics.csv"),,,,,"
+}
+accuracies() {  # FILE: best and last in percent, seed, epochs
+  [ -f "$1" ] && awk -F, '$3 == "test/accuracy" {last = sprintf("%.2f", 100 * $4); if (last + 0 > best + 0) best = last}
+    $3 == "train/loss_epoch" {epochs = $2 + 1} END {printf "%s,%s,0,%d", best, last, epochs}' "$1" || echo ,,0,0
 }
 
-step dhvt dhvt/cifar100-tiny-patch4 59  # estimates of benchmarks/log/gpu.md; those of CiT and MAE are unknown
+step dhvt dhvt/cifar100-tiny-patch4 59  # by the estimates of benchmarks/log/gpu.md; of CiT and MAE there are none
 step joint bootstrap/cifar-joint 201
 step cit co_advise/imagenet-tiny 0
 step mae mae/imagenet 0 --train.batch_size 1024

@@ -26,7 +26,7 @@ from .clock import at_least
 from .memory import classes_of, random_teachers
 from .step import Clock, noise, session_on_noise
 
-COLUMNS = ("ms_a_step", "s_an_epoch", "share_of_limit", "first_step_s", "resume")
+COLUMNS = ("ms_a_step", "s_an_epoch", "share", "first_step_s", "resume")
 """Milliseconds after the warm-up; seconds for 50,000 images; the time in which the memory moves the bytes that a step
 must move, over the step's; seconds from the start to the first step's end; "same" weights, "differs", or "not
 deterministic", where those of two uninterrupted trainings differ."""
@@ -42,7 +42,8 @@ class Interrupt(Callback):
 
 
 def trained(session: Session, *callbacks: Callback) -> str:
-    """Train, and return a digest of all weights."""
+    """Train, compiled anew as in a process of its own, and return a digest of all weights."""
+    torch.compiler.reset()
     fit(session, more=callbacks)
     session.run.unlock()
     return state_digest(session.method.state_dict())
@@ -64,7 +65,8 @@ def main() -> None:
     parser.add_argument("--steps", type=at_least(WARMUP + 1), default=30)
     options, words = parser.parse_known_args()
     keys = {**split_overrides(words, ())[0], "images.cache_size": SIDE, "train.epochs": 1}
-    batch = load_config(options.recipe, keys).train.batch_size
+    if (batch := load_config(options.recipe, keys).train.batch_size) is None:
+        parser.error(f"{options.recipe} leaves the batch size to the data; add --train.batch_size 64")
     images = noise(options.steps * batch, SIDE, classes_of(options.recipe))
     with tempfile.TemporaryDirectory() as folder, random_teachers(Path(folder)):
 

@@ -278,7 +278,7 @@ def test_the_gpu_script_goes_on_after_failures_and_continues_what_was_cut(tmp_pa
     environment["PYTHONPATH"] = os.pathsep.join([str(tests), os.environ.get("PYTHONPATH", "")])
     for program in (tmp_path / "stopping.py", tests / "simulated_gpu.py"):
         environment["PYTHON"] = f"{sys.executable} {program}"
-        words = ["bash", ROOT / "benchmarks" / "gpu.sh", tmp_path / "data", tmp_path / "out", "600"]
+        words = ["bash", f"{ROOT}/benchmarks/gpu.sh", f"{tmp_path}/data", f"{tmp_path}/out", "600"]
         subprocess.run(words, env=environment, start_new_session=True, check=True)
     with (tmp_path / "out" / "results.csv").open() as file:
         eager, failed, cut, done = csv.DictReader(file)
