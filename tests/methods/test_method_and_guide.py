@@ -163,7 +163,7 @@ def test_the_logged_rate_is_the_recipes(student: str, optim: Optim, monkeypatch:
     monkeypatch.setattr(module, "log_dict", lambda *_, **__: None)
     batch = {"image": torch.randn(4, 3, *TASK.image_size), "label": torch.tensor([0, 1, 0, 1])}
     for number in range(6):
-        module.training_step(batch, number)
+        module.on_train_batch_start(batch, number)
         rates.append(module.rate)
         made["optimizer"].step()
         made["lr_scheduler"]["scheduler"].step()
