@@ -20,6 +20,7 @@ from plain_loop import check_plain_loop
 from refusals import refused
 from resumed import check_same_weights, whole_and_resumed
 from trained import weights
+from viticulture.config.start import load_started
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.dataset import prepare
 from viticulture.data.open import open_source, open_unlabeled
@@ -241,6 +242,7 @@ def test_a_teacher_of_other_classes_gets_a_classifier_first(tmp_path: Path) -> N
     refused("again", viticulture.train, photos, out=str(tmp_path / "again"), overrides=keys, teacher=net)
     assert not (tmp_path / "again-teacher").exists()
     assert repr(again.results) == repr(run.results)
+    refused("start from that network: --init", load_started, "detection/photos", {"teacher": net})
     several = {**keys, "engine.devices": 2}
     refused(
         "in several processes", viticulture.train, photos, out=str(tmp_path / "two"), overrides=several, teacher=net
