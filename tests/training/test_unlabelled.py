@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import timm
 import torch
 from PIL import Image
 
 import viticulture
+import viticulture.training.run
 from label_free import SMALL, start
 from plain_loop import check_plain_loop
 from refusals import refused
@@ -219,7 +221,7 @@ def test_a_student_learns_from_unlabeled_images_under_a_teacher(tmp_path: Path) 
     refused(f"data.unlabeled: there is no {more}", run.evaluate)
 
 
-def test_a_teacher_of_other_classes_gets_a_classifier_first(tmp_path: Path) -> None:
+def test_a_teacher_of_other_classes_gets_a_classifier_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photos, more = _with_more(tmp_path)
     spec = DataSpec(("x", "y", "z"), (16, 16), (0.5,) * 3, (0.25,) * 3)
     torch.manual_seed(0)
@@ -247,3 +249,11 @@ def test_a_teacher_of_other_classes_gets_a_classifier_first(tmp_path: Path) -> N
     refused(
         "in several processes", viticulture.train, photos, out=str(tmp_path / "two"), overrides=several, teacher=net
     )
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(viticulture.training.run, "fit", stop)
+    with pytest.raises(KeyboardInterrupt, match=r"resume (.*)` and then the same command with `--teacher \1"):
+        viticulture.train(photos, out=str(tmp_path / "stopped"), overrides=keys, teacher=net)
+    refused("add --teacher .*stopped-teacher", viticulture.train, photos, out=f"{tmp_path}/stopped", teacher=net)
