@@ -23,7 +23,7 @@ from viticulture.tasks.task import task_of
 from viticulture.training.run_folder import RunFolder
 
 from .clock import begin, count
-from .step import plain, session_on_noise
+from .step import plain, vit_on_noise
 
 RECIPE: dict[str, Any] = {
     "student.name": "botnet14t",
@@ -60,7 +60,7 @@ def vit_step() -> float:
     seconds = []
     for _ in range(5):
         with tempfile.TemporaryDirectory() as folder:
-            seconds.append(plain(session_on_noise(13, str(Path(folder) / "run")), 13))
+            seconds.append(plain(vit_on_noise(13, str(Path(folder) / "run")), 13))
     return median(seconds)
 
 

@@ -26,47 +26,26 @@ import torch
 from lightning.pytorch import Callback
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from viticulture.data.sources.arrays import from_arrays
 from viticulture.training import session as sessions
 from viticulture.training.feed import training_loader
 from viticulture.training.run import fit
 
 from .clock import at_least, begin
+from .step import Clock, noise, ours, session_on_noise
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 WARMUP = 10
 SMALL = {
     "student.name": "vit_nano", "student.patch_size": 4,
     "student.options": {"embed_dim": 8, "depth": 1, "num_heads": 1},
-    "images.image_size": 8, "optim.name": "adamw", "engine.device": "cpu", "train.batch_size": 8, "train.epochs": 1,
+    "images.image_size": 8, "optim.name": "adamw", "engine.device": "cpu",
 }  # fmt: skip
-DHVT = {"student.options": {"embed_dim": 16, "depth": 1}, "train.epochs": 2, "engine.precision": "32"}
-
-
-def session_on_noise(steps: int, batch: int, side: int, recipe: str, overrides: dict[str, Any], folder: str) -> Any:
-    """A session on random images of a hundred classes."""
-    count = steps * batch
-    images = torch.randint(0, 256, (count, side, side, 3), dtype=torch.uint8)
-    splits = {"train": (images.numpy(), torch.arange(count).numpy() % 100)}
-    noise = from_arrays("noise", [str(c) for c in range(100)], splits)
-    alone = {"data.val_fraction": 0, "data.test_fraction": 0, "train.validate": "none", "schedule.warmup_epochs": 0}
-    return sessions.begin(noise, recipe, 0, f"{folder}/run", False, {**alone, **overrides}, "benchmark")
-
-
-class Clock(Callback):
-    """Processor time from the last warm-up step's end to the last one's, less that of making batches."""
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):  # type: ignore[no-untyped-def]
-        if batch_idx == WARMUP - 1:
-            self.began = time.process_time()
-        self.ended = time.process_time()
-
-
-def trained(session: sessions.Session, steps: int) -> float:
-    """Core-seconds a step of a training."""
-    clock = Clock()
-    fit(session, more=[clock])
-    return (clock.ended - clock.began) / (steps - WARMUP)
+DHVT = {
+    "student.options": {"embed_dim": 16, "depth": 1},
+    "train.epochs": 2,
+    "train.repeats": 1,
+    "engine.precision": "32",
+}
 
 
 def bare(session: sessions.Session, steps: int) -> float:
@@ -133,7 +112,7 @@ def launches(folder: str, steps: int = 64) -> Counter[str]:
             if batch_idx == steps - 1:
                 counted.phase = "loop" if trainer.current_epoch == 0 else ""
 
-    session = session_on_noise(steps, 512, 32, "dhvt/cifar100-tiny-patch4", {**DHVT, "train.repeats": 1}, folder)
+    session = session_on_noise(noise(steps * 512, 32), 512, "dhvt/cifar100-tiny-patch4", DHVT, f"{folder}/run")
     with simulated_gpu(), pytest.MonkeyPatch.context() as patch, counted:
         around(Taps, "__call__", "", patch)
         around(torch.Tensor, "backward", "", patch)
@@ -153,8 +132,8 @@ def main() -> None:
     steps, pairs = begin(parser).steps, []
     for _ in range(5):
         with tempfile.TemporaryDirectory() as folder:
-            session = session_on_noise(steps, 8, 8, "default/digits", SMALL, folder)
-            loop, whole = bare(session, steps), trained(session, steps)
+            session = session_on_noise(noise(steps * 8, 8), 8, "default/digits", SMALL, f"{folder}/run")
+            loop, whole = bare(session, steps), ours(session, Clock(WARMUP, time.process_time))
         pairs.append((1e3 * loop, 1e3 * whole, 1e3 * (whole - loop), whole / loop))
     words = ("bare loop", "training", "engine", "ratio")
     print(

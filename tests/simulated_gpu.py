@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A GPU made of the CPU: tensors that say they are on cuda:0, refuse what a GPU refuses, and hold numbers."""
 
+import runpy
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,6 +107,8 @@ def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         if asked in ("device", "is_cuda", "is_cpu"):
             return {"device": GPU, "is_cuda": True, "is_cpu": False}[asked]
     wanted = device_wanted(name, args, kwargs)
+    if wanted is not None and wanted.type == "meta":  # a network without numbers, which draws none
+        return func(*args, **kwargs)
     check(name, args, there, [tensor for tensor in tensors if not isinstance(tensor, OnGpu)])
     on_gpu = bool(there) if wanted is None else wanted.type == "cuda"
     check_kernels(name, (*args, *kwargs.values()), there, on_gpu)
@@ -189,6 +194,7 @@ def simulated_gpu() -> Iterator[torch.device]:
     answers = {
         "is_available": True, "device_count": 1, "current_device": 0, "is_bf16_supported": True, "memory_allocated": 0,
         "mem_get_info": (10**10, 10**10), "get_device_name": "NVIDIA Simulated", "get_device_capability": (9, 0),
+        "get_device_properties": SimpleNamespace(memory_clock_rate=2_619_000, memory_bus_width=5120),
     }  # fmt: skip
     done = ("_lazy_init", "synchronize", "set_device", "empty_cache", "manual_seed_all", "set_rng_state")
     real = torch.autocast
@@ -211,3 +217,9 @@ def simulated_gpu() -> Iterator[torch.device]:
             yield GPU
         finally:
             torch.__future__.set_overwrite_module_params_on_conversion(False)
+
+
+if __name__ == "__main__":  # python tests/simulated_gpu.py -m MODULE ARGUMENTS: a program on the simulated GPU
+    sys.argv = sys.argv[2:]
+    with simulated_gpu():
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

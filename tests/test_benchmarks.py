@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Benchmarks refuse counts that leave nothing to measure, and mark figures of a busy machine."""
 
+import csv
 import importlib
 import json
+import os
 import re
+import shlex
+import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,6 +16,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from PIL import Image
+
+from viticulture.study.paper_tables import read_table
 
 ROOT = Path(__file__).parents[1]
 COUNTED = {
@@ -50,7 +57,7 @@ def test_a_benchmark_refuses_counts_without_measurement(
 
 def test_steps_are_measured_on_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT)
-    session = importlib.import_module("benchmarks.step").session_on_noise(2, str(tmp_path / "run"))
+    session = importlib.import_module("benchmarks.step").vit_on_noise(2, str(tmp_path / "run"))
     assert (session.dataset.name, len(session.dataset.train)) == ("noise", 128)
 
 
@@ -229,3 +236,67 @@ def test_a_busy_machine_is_reported_at_the_end(
         assert clock.processor() in capsys.readouterr().out
         comparisons.pop()()  # type: ignore[operator]
         assert words in capsys.readouterr().out
+
+
+STOPPING = """
+import os, runpy, signal, sys
+from simulated_gpu import simulated_gpu
+from viticulture.training.module import TrainingModule
+
+begin = TrainingModule.on_train_epoch_start
+def begin_or_stop(self):
+    begin(self)
+    if self.current_epoch == 2:
+        os.killpg(0, signal.SIGTERM)
+
+TrainingModule.on_train_epoch_start = begin_or_stop
+sys.argv = sys.argv[2:]
+with simulated_gpu():
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+"""A program on the simulated GPU that stops the whole script before its training's third epoch."""
+
+
+@pytest.mark.slow
+def test_the_gpu_script_goes_on_after_failures_and_continues_what_was_cut(tmp_path: Path) -> None:
+    """On the simulated GPU. Mistakes it would catch: a failed row ends the script; a row that is done runs again; a cut
+    training begins anew; its row is lost."""
+    for name in ("train/a/0", "train/a/1", "train/b/0", "train/b/1", "test/a/0", "test/b/0"):
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((32, 32), 50).convert("RGB").save(tmp_path / "data" / f"{name}.png")
+    (tmp_path / "stopping.py").write_text(STOPPING)
+    of_dhvt = "--student.options.depth 1 --student.options.patch_embed linear"
+    keys = f"{of_dhvt} --train.batch_size 4 --train.repeats 1 --train.epochs 3 --schedule.warmup_epochs 0"
+    more = "--train.validate_every 1 --engine.checkpoint_minutes 1.0e-9"
+    tests = ROOT / "tests"
+    environment = {
+        **os.environ,
+        "ROWS": "(dhvt|mae)-eager|dhvt-vit-4-heads",
+        "KEYS": f"{keys} {more}",
+        "STEP_SECONDS": "36000",
+    }
+    environment["PYTHONPATH"] = os.pathsep.join([str(tests), os.environ.get("PYTHONPATH", "")])
+    for program in (tmp_path / "stopping.py", tests / "simulated_gpu.py"):
+        environment["PYTHON"] = f"{sys.executable} {program}"
+        words = ["bash", f"{ROOT}/benchmarks/gpu.sh", f"{tmp_path}/data", f"{tmp_path}/out", "600"]
+        subprocess.run(words, env=environment, start_new_session=True, check=True)
+    with (tmp_path / "out" / "results.csv").open() as file:
+        eager, failed, cut, done = csv.DictReader(file)
+    assert [row["name"] for row in (eager, failed, cut, done)] == ["dhvt-eager", "mae-eager", *["dhvt-vit-4-heads"] * 2]
+    assert [row["state"] for row in (eager, failed, cut, done)] == ["done", "failed", "cut", "done"]
+    assert eager["resume"] == "same"
+    assert float(eager["ms_a_step"]) > 0
+    assert "patch_embed" in (tmp_path / "out" / "mae-eager.log").read_text()
+    assert [(row["published"], row["epochs"], row["seed"]) for row in (cut, done)] == [("67.59", n, "0") for n in "23"]
+    with (tmp_path / "out" / "dhvt-vit-4-heads" / "metrics.csv").open() as file:
+        values = [100 * float(row["value"]) for row in csv.DictReader(file) if row["name"] == "test/accuracy"]
+    assert len(values) == 3
+    assert (float(done["best"]), float(done["last"])) == (max(values), values[-1])
+
+
+def test_numbers_of_the_gpu_script_are_the_tables() -> None:
+    lines = (ROOT / "benchmarks" / "gpu.sh").read_text().splitlines()
+    rows = [shlex.split(line)[1:] for line in lines if line.startswith("train ")]
+    assert len(rows) == 6
+    for _, published, table, row in rows:
+        assert read_table(table).row(row).published == float(published)

@@ -307,9 +307,9 @@ def test_a_stopwatch_counts_epochs_without_setup(epochs: int, steps: int) -> Non
 def test_evaluation_has_its_step_time() -> None:
     """Held-out images are evaluated in float32, validation ones in bfloat16."""
     pace = StepTimes(1.0, 10, 0.25, 4, 100, evaluation=0.5)
-    assert pace.training(3) == pytest.approx(3 * pace.epoch + 100)
-    assert replace(pace, evaluation=None).training(3) == pytest.approx(3 * pace.epoch + 50)
-    assert pace.scaled(2).training(0) == pytest.approx(200)
+    assert pace.training(3) == pytest.approx(3 * pace.epoch + 50)
+    assert replace(pace, evaluation=None).training(3) == pytest.approx(3 * pace.epoch + 25)
+    assert pace.scaled(2).training(0) == pytest.approx(100)
 
 
 def test_a_stage_trains_however_late_it_is() -> None:

@@ -574,9 +574,9 @@ def test_validation_images_choose_the_views(overrides: dict[str, Any], more: dic
         assert dataset.test is not None
         val, test = len(dataset.val), len(dataset.test)
         saved = min(len(dataset.train), 1000) + val  # whose features are saved
-        assert (once, dearer.held_out_images) == (val + test + saved, 6 * (val + test) + 6 * (val // 2) + saved), (
-            "of two sets of weights"
-        )
+        assert (once, dearer.held_out_images) == (val + test + saved, 6 * (2 * val + test) + saved)
+        validated = config.changed({"train.validate": "val"}, by="command")  # the best weights, and the last
+        assert held_out_images(validated, dataset) == 2 * val + test + 2 * saved
 
 
 def test_views_are_counted_in_step_times(tmp_path: Path) -> None:
@@ -733,7 +733,7 @@ def test_a_run_before_its_last_stage_says_how_to_resume(tmp_path: Path) -> None:
         refused("not come to its last stage yet: viticulture resume", verb, str(run))
     refused("exists already", viticulture.train, "digits", "default/digits", out=str(run), overrides=TINY)
     planned(run, overwrite=True)
-    (run / "budget.json").write_text(json.dumps({"format": 2, "stages": []}))
+    (run / "budget.json").write_text(json.dumps({"format": 3, "stages": []}))
     refused(r"budget.json is damaged", viticulture.resume, str(run))
 
 

@@ -106,7 +106,7 @@ def test_saved_results_agree_with_predictions(run: viticulture.Run) -> None:
     results = run.results
     assert isinstance(results, Results)
     assert results.counts == "best/test"
-    assert results.results.keys() == {"best/test", "best/val", "last/test", "last/val"}
+    assert results.results.keys() == {"best/test", "best/val", "last/val"}
     result, answers = results.results["best/test"], run.predictions
     assert viticulture.evaluate(run) == results
     said = [(row["label"], row["predicted"]) for row in answers.to_dict("records")]
@@ -248,9 +248,9 @@ def test_results_belong_to_their_weights(run: viticulture.Run) -> None:
     sent = contents(run.folder, "me/colors", "last")["evaluation.json"]
     assert isinstance(sent, bytes)
     kept = json.loads(sent)
-    assert (kept["counts"], {key.partition("/")[0] for key in kept["results"]}) == ("last/test", {"last"})
+    assert (kept["counts"], {key.partition("/")[0] for key in kept["results"]}) == ("last/val", {"last"})
     assert run.results is not None
-    told = f"mAP {100 * run.results.results['last/test'].map:.1f} %"
+    told = f"mAP {100 * run.results.results['last/val'].map:.1f} %"
     assert told in page(task_of(run.folder), Predictor(task_of(run.folder), "last"), "last").html
     assert not run.results.of_weights("ema").results
 

@@ -25,7 +25,7 @@ from .budget import TimeBudget
 from .choices import Kind
 from .recipes import length_keys
 
-FORMAT = 2  # version of the file's layout
+FORMAT = 3  # version of the file's layout
 
 
 @dataclass(frozen=True)

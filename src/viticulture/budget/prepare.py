@@ -259,9 +259,7 @@ def _taught_stages(
         times = replace(alone, step=alone.step + passes)
     image = passes / plan_of(student, len(dataset.trained_on)).batch_size
     tested = len(dataset.val or ()) + len(dataset.test or ())
-    probed = StepTimes(
-        0.0, 1, image, 0, tested, weight_sets=1, probed_images=len(dataset.train) + len(dataset.val or ())
-    )
+    probed = StepTimes(0.0, 1, image, 0, tested, probed_images=len(dataset.train) + len(dataset.val or ()))
     reserved = 0.0 if ready else stage_seconds(probed, 1)
     epochs = epochs_within(times, left() - reserved)
     if not epochs:

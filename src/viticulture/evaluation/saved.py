@@ -8,7 +8,7 @@ any more once these are gone.
 import filecmp
 import io
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 from zipfile import BadZipFile
@@ -35,10 +35,18 @@ def name_of(data: str | Source) -> str:
     return f"./{name}" if name in SPLITS else name
 
 
-def of_each(run: RunFolder, measure: Callable[[str], Saved]) -> dict[str, Saved]:
-    """Measure every set of weights of a run, those that count first; equal sets, as best and last often are, once."""
+def weights_for(run: RunFolder, split: str, splits: Collection[str]) -> list[str]:
+    """Return the sets of weights that are evaluated on one of a run's own splits: all of them, but where validation
+    images chose the best, these alone on test images."""
+    which = run.which()
+    return which[:1] if split == "test" and "val" in splits and which[0] == "best" else which
+
+
+def of_each(run: RunFolder, measure: Callable[[str], Saved], which: Sequence[str] = ()) -> dict[str, Saved]:
+    """Measure sets of weights of a run, by default all, those that count first; equal sets, as best and last often are,
+    once."""
     measured: dict[str, Saved] = {}
-    for weights in run.which():
+    for weights in which or run.which():
         twin = next((other for other in measured if _same(run, other, weights)), None)
         measured[weights] = measure(weights) if twin is None else measured[twin]
     return measured

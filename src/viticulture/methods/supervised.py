@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train on labels, and with whatever guides add."""
 
+from contextlib import nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -8,6 +10,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..guides.guide import Batch
 from ..losses import cross_entropy, partial_cross_entropy
+from ..models.cpu.folding import folded_batch_norms
 from ..models.heads import every_head, head_switches
 from ..models.weights.load_matching import classifiers
 from .method import Method, Setup
@@ -85,7 +88,9 @@ class Supervised(Method):
             self.student.eval()
             for switch in head_switches(self.student):
                 switch.training = True  # all heads are trained
-        readings = self.taps(batch["image"])
+        folded = self.eval_mode and not self.guides  # a guide may read what a convolution returns
+        with folded_batch_norms(self.student, batch["image"]) if folded else nullcontext():
+            readings = self.taps(batch["image"])
         outputs, label = readings.outputs, batch["label"]
         if self.labeled_share < 1:
             correct, labeled = outputs[0].detach().argmax(-1) == label, label >= 0

@@ -49,14 +49,12 @@ class StepTimes:
     steps: int
     inference: float  # of a validation image, without gradients
     val_images: int
-    # Predictions at the end, for each saved set of weights; test-time augmentation counts each view.
-    held_out_images: int
+    held_out_images: int  # predicted at the end; counted for each view, and for each set of weights
     checkpoint: float = 0.0
     validate_every: int = 1
     # Of a held-out image at the end, in float32 (for objects and pixels in the original's size, with their scores);
     # None if it equals `inference`.
     evaluation: float | None = None
-    weight_sets: int = 2  # saved sets of weights: the best, the last and, where there is one, their moving average
     probed_images: int = 0  # images whose features train the head before the first step
     once: float = 0.0  # besides these, such as a teacher's predictions for fixed views
 
@@ -76,11 +74,9 @@ class StepTimes:
         return self.learning + self.validation / self.validate_every + self.checkpoint + EPOCH
 
     def training(self, epochs: float) -> float:
-        """Return the seconds of a whole cell: a head on features, the epochs, then every saved set of weights on every
-        held-out image."""
+        """Return the seconds of a whole cell: a head on features, the epochs, then the evaluation."""
         evaluation = self.inference if self.evaluation is None else self.evaluation
-        images = self.weight_sets * self.held_out_images + self.probed_images
-        return self.epoch * epochs + evaluation * images + self.once
+        return self.epoch * epochs + evaluation * (self.held_out_images + self.probed_images) + self.once
 
     def scaled(self, factor: float) -> "StepTimes":
         """Return the times of a network that takes `factor` times as long."""
@@ -89,17 +85,21 @@ class StepTimes:
 
 
 def held_out_images(config: Config, dataset: Dataset) -> int:
-    """Return the predictions at the end, for each set of weights: held-out images, and those whose features are saved.
+    """Return the predictions at the end: of validation images with each set of weights, of test images with those that
+    validation images choose, and of the images whose features are saved.
 
-    TTAMode of an image count separately; the choice of views by validation is shared by two sets.
+    Views of an image count separately.
     """
     spec = config.method_class.batch_spec
     views: TTAMode | Literal["best"] = config.images.eval_views if spec.labels else "one"
     val, test = (0 if split is None else len(split) for split in (dataset.val, dataset.test))
     saved = min(len(dataset.train), IMAGES) + min(val, IMAGES) if spec.labels and spec.contents == "classes" else 0
+    chosen = config.train.validate == "val" and val > 0
+    sets = 1 + chosen + bool(config.train.ema_decay)  # the last weights, the best, their moving average
+    predicted = sets * val + (1 if chosen else sets) * test
     if views != "best":
-        return len(TTA_VIEWS[views]) * (val + test) + saved
-    return (len(ALL_VIEWS) * (val + test + val // 2) if val else test) + saved
+        return len(TTA_VIEWS[views]) * predicted + sets * saved
+    return (len(ALL_VIEWS) * (predicted + val) if val else predicted) + sets * saved
 
 
 def measure_step_times(
@@ -144,7 +144,6 @@ def measure_step_times(
         checkpoint=min(clock.checkpoints),
         validate_every=config.train.validate_every,
         evaluation=clock.evaluation,
-        weight_sets=3 if config.train.ema_decay else 2,
         probed_images=probed,
     )
 

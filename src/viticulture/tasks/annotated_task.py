@@ -33,7 +33,7 @@ from ..disk import replacing
 from ..errors import UserError, counted, received
 from ..evaluation.inputs import ImageInput, Item, decoded
 from ..evaluation.model import device_for
-from ..evaluation.saved import name_of, of_each
+from ..evaluation.saved import name_of, of_each, weights_for
 from ..methods.method import Method
 from ..models.data_spec import DataSpec
 from ..models.detection.networks import load_network
@@ -139,7 +139,8 @@ class AnnotatedTask(Task):
         by_split: dict[str, dict[str, Found]] = {}
         thresholds: dict[str, float] = {}
         for split in reversed(splits):  # validation first
-            by_split[split] = self._by_weights(splits[split], dataset.annotations[split], baseline, thresholds)
+            true, which = dataset.annotations[split], weights_for(self.run, split, splits)
+            by_split[split] = self._by_weights(splits[split], true, baseline, thresholds, which)
             thresholds = self.thresholds({weights: result for weights, (result, _) in by_split[split].items()})
         every = {f"{weights}/{split}": by_split[split][weights] for split in splits for weights in by_split[split]}
         counts = next(iter(every), "")
@@ -169,12 +170,17 @@ class AnnotatedTask(Task):
         return OtherImages(name_of(data), Evaluated(Results(next(iter(results)), results, type(self))), warnings)
 
     def _by_weights(
-        self, images: Images, true: Annotations, baseline: Any, thresholds: Mapping[str, float]
+        self,
+        images: Images,
+        true: Annotations,
+        baseline: Any,
+        thresholds: Mapping[str, float],
+        which: Sequence[str] = (),
     ) -> dict[str, Found]:
         def evaluated(weights: str) -> Found:
             return self.evaluate_images(model_of(self.run, weights), images, true, baseline, thresholds.get(weights))
 
-        return of_each(self.run, evaluated)
+        return of_each(self.run, evaluated, which)
 
     def network(self, weights: str = "") -> nn.Module:
         return load_network(self.run.weights(weights or self.run.which()[0]))[0]

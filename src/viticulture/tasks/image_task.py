@@ -25,7 +25,7 @@ from ..evaluation.inputs import Item, OpenedItems, open_items, pixel_digests, re
 from ..evaluation.localization.metrics import score_maps
 from ..evaluation.model import EvaluatedModel, check_classes, heads_of, of_run, pictures
 from ..evaluation.outputs import Predictions, check_finite, choose_views, collect, save_num_views
-from ..evaluation.saved import name_of, of_each
+from ..evaluation.saved import name_of, of_each, weights_for
 from ..models.taps import Taps
 from ..models.tta import TEMPERATURE_KEY, TTA_KEY
 from ..models.weights.files import load, note, read_config
@@ -114,8 +114,13 @@ class ImageTask(Task):
 
     def _evaluated(self, splits: Mapping[str, Images], dataset: Dataset | None) -> Evaluated:
         fit = dataset is not None
-        every = of_each(self.run, lambda weights: self.outputs(weights, splits, fit)) if splits else {}
-        keys = [(f"{weights}/{split}", weights, split) for split in splits for weights in every]
+
+        def outputs(weights: str) -> dict[str, Predictions]:
+            evaluated = [name for name in splits if not fit or weights in weights_for(self.run, name, splits)]
+            return self.outputs(weights, {name: splits[name] for name in evaluated}, fit)
+
+        every = of_each(self.run, outputs) if splits else {}
+        keys = [(f"{each}/{split}", each, split) for split in splits for each in every if split in every[each]]
         results = {key: self.result_of(every[weights], split, weights, dataset) for key, weights, split in keys}
         return Evaluated(
             Results(keys[0][0] if keys else "", results, type(self)),

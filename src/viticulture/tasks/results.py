@@ -126,11 +126,11 @@ class Results(Mapping[str, R], Generic[R]):
         return self.results.get(f"{self.counts.partition('/')[0]}/{split}")
 
     def of_weights(self, weights: str) -> Self:
-        """Results of one set of weights; that on the split that counts, counts. Empty where none were evaluated."""
+        """Results of one set of weights, empty where none were evaluated; that on the split that counts, or else the
+        first, counts."""
         counts = f"{weights}/{self.counts.partition('/')[2]}"
         results = {key: result for key, result in self.items() if key.partition("/")[0] == weights}
-        counts, results = (counts, results) if counts in results else ("", {})
-        return replace(self, counts=counts, results=results)
+        return replace(self, counts=counts if counts in results else next(iter(results), ""), results=results)
 
     @property
     def headline(self) -> Headline | None:
