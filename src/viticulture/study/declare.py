@@ -6,7 +6,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..config.keys import FINE_TUNE, flat
+from ..config.keys import FINE_TUNE, PROBE, flat
 from ..config.references import from_anywhere
 from ..config.start import LARGEST_SIDE, load_started
 from ..data.open import open_source
@@ -28,7 +28,8 @@ def grid_of_recipes(
     if not candidates:
         candidates = default_candidates(data)
         if "student.init" in overrides and all(each.recipe.startswith("default/") for each in candidates):
-            candidates = (*candidates, _pre_trained(str(overrides.pop("student.init")), overrides))
+            source = str(overrides.pop("student.init"))
+            candidates = (*candidates, _of_network(Candidate("pre-trained", FINE_TUNE), source, overrides))
         if not terms.budget and epochs is None:
             terms = replace(terms, budget=AUTO)
     conditions = from_anywhere({**CONDITIONS, **overrides})
@@ -67,14 +68,14 @@ def default_candidates(data: str) -> tuple[Candidate, ...]:
     return tuple(replace(candidate, data="") for candidate in read_table(default_recipe(source)).rows)
 
 
-def _pre_trained(source: str, overrides: Mapping[str, Any]) -> Candidate:
-    """Return the candidate that fine-tunes a trained network, with its architecture, colors and image size."""
-    config = load_started(FINE_TUNE, {**overrides, "student.init": source})
+def _of_network(row: Candidate, source: str, overrides: Mapping[str, Any]) -> Candidate:
+    """Return a row that fine-tunes or probes a trained network with its architecture, colors and image size."""
+    config = load_started(row.recipe, {**row.overrides, **overrides, "student.init": source})
     values = flat(config.values)
     brought = {key: values[key] for key, by in config.changes.items() if by == "init"}
     if isinstance(side := brought.get("images.image_size"), int):
         brought["images.image_size"] = min(side, LARGEST_SIDE)
-    return Candidate("pre-trained", FINE_TUNE, {"student.init": source, **brought})
+    return replace(row, overrides={**row.overrides, "student.init": source, **brought})
 
 
 def _with_weights(candidates: tuple[Candidate, ...], weights: Mapping[str, str]) -> tuple[Candidate, ...]:
@@ -89,7 +90,11 @@ def _with_weights(candidates: tuple[Candidate, ...], weights: Mapping[str, str])
 
     def started(row: Candidate) -> Candidate:
         path = next((path for training, path in starts if training == row.training), None)
-        return row if path is None else replace(row, overrides={**row.overrides, "student.init": path})
+        if path is None:
+            return row
+        if row.recipe in (FINE_TUNE, PROBE):
+            return _of_network(row, path, {})
+        return replace(row, overrides={**row.overrides, "student.init": path})
 
     return tuple(map(started, candidates))
 
