@@ -2,6 +2,7 @@
 """Steps in one CUDA graph: what cannot be captured is refused, and captured steps are the usual ones."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -179,15 +180,16 @@ def resumed(data: Data, teachers: Path, folder: Path) -> list[dict[str, Tensor]]
     return results
 
 
-def test_a_captured_run_resumes_bit_for_bit(data: Data, teachers: Path, tmp_path: Path) -> None:
+on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.parametrize("gpu", [simulated_gpu, pytest.param(nullcontext, marks=on_a_gpu)])
+def test_a_captured_run_resumes_bit_for_bit(gpu: Any, data: Data, teachers: Path, tmp_path: Path) -> None:
     """Steps before the capture read their rates as captured ones do."""
-    with simulated_gpu():
+    with gpu():
         whole, parts = resumed(data, teachers, tmp_path)
     assert torch.equal(whole.pop("losses")[4:], parts.pop("losses"))
     assert all(torch.equal(parts[name], value) for name, value in whole.items())
-
-
-on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @on_a_gpu
@@ -200,13 +202,6 @@ def test_a_gpu_replays_the_usual_steps(
     usual, captured = compared((method, guide, student), data, teachers, tmp_path, **plain)
     for name, value in usual.items():
         torch.testing.assert_close(captured[name], value, rtol=1e-3, atol=1e-4)
-
-
-@on_a_gpu
-def test_a_gpu_resumes_bit_for_bit(data: Data, teachers: Path, tmp_path: Path) -> None:
-    whole, parts = resumed(data, teachers, tmp_path)
-    assert torch.equal(whole.pop("losses")[4:], parts.pop("losses"))
-    assert all(torch.equal(parts[name], value) for name, value in whole.items())
 
 
 def test_the_simulated_capture_refuses_what_a_capture_refuses() -> None:

@@ -36,7 +36,6 @@ class Multilabel(Method):
     batch_spec: BatchSpec = BatchSpec(contents="labels")
     takes_class_weights = True
     takes_non_square = True
-    capturable = True
     depends_on_length = False
 
     def __init__(

@@ -28,7 +28,6 @@ class Regression(Method):
     task = "viticulture.tasks.regression.Regression"
     batch_spec: BatchSpec = BatchSpec(contents="numbers")
     takes_non_square = True
-    capturable = True
     depends_on_length = False
 
     def __init__(self, setup: Setup, *, loss: Literal["smooth_l1", "mse"] = "smooth_l1") -> None:
