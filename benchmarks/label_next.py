@@ -9,8 +9,6 @@ the first images, which both have in common, and the random ones.
 """
 
 import argparse
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -18,8 +16,9 @@ from torch import Tensor
 
 from viticulture.evaluation.label_next import as_labels, select
 from viticulture.table import Cell, Column, Table, print_table
-from viticulture.training.linear_head import head_features, train_head
-from viticulture.training.session import begin
+from viticulture.training.linear_head import train_head
+
+from .label_review import frozen_features
 
 
 def main() -> None:
@@ -33,15 +32,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
-    keys = {"student.init": options.network, "images.image_size": options.image_size}
-    with TemporaryDirectory() as folder:
-        session = begin(options.data, "probe/photos", 0, str(Path(folder, "run")), False, keys, "")
-        method, dataset, crop = session.method, session.dataset, session.config.images.crop
-        features = head_features(method.student, method.data_spec, dataset, crop, torch.device("cpu"))
-        session.run.unlock()
-    x, test = features["train"].float(), features["test"].float()
+    dataset, spec, features = frozen_features(options, {})
+    x, test = features["train"], features["test"]
     y, truth = (dataset.splits[split].records.labels for split in ("train", "test"))
-    C, spec = len(dataset.classes), method.data_spec
+    C = len(dataset.classes)
 
     def accuracies(seed: int, chooses: bool) -> list[float]:
         generator = torch.Generator().manual_seed(seed)

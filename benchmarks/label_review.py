@@ -9,21 +9,40 @@ ranked by their labels' margin, as many as were flipped come first: `precision` 
 """
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from viticulture.data.dataset import Dataset
 from viticulture.data.subsets import assign
 from viticulture.evaluation.review import FOLDS, out_of_fold
+from viticulture.models.data_spec import DataSpec
 from viticulture.scores.confident_learning import margins, suspected
 from viticulture.table import Cell, Column, Table, print_table
 from viticulture.training.linear_head import head_features
 from viticulture.training.session import begin
 
 Labels = NDArray[np.int64]
+
+
+def frozen_features(
+    options: argparse.Namespace, more: Mapping[str, Any]
+) -> tuple[Dataset, DataSpec, dict[str, Tensor]]:
+    """Return the images `options.data`, as `options.network` reads them with further recipe keys, and their features by
+    split, each [images, width]."""
+    keys = {"student.init": options.network, "images.image_size": options.image_size, **more}
+    with TemporaryDirectory() as folder:
+        session = begin(options.data, "probe/photos", 0, str(Path(folder, "run")), False, keys, "")
+        method, dataset, crop = session.method, session.dataset, session.config.images.crop
+        features = head_features(method.student, method.data_spec, dataset, crop, torch.device("cpu"))
+        session.run.unlock()
+    return dataset, method.data_spec, {split: each.float() for split, each in features.items()}
 
 
 def main() -> None:
@@ -35,13 +54,8 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.1)
     parser.add_argument("--seeds", type=int, default=3)
     options = parser.parse_args()
-    keys = {"student.init": options.network, "images.image_size": options.image_size, "data.test_fraction": 0.0}
-    with TemporaryDirectory() as folder:
-        session = begin(options.data, "probe/photos", 0, str(Path(folder, "run")), False, keys, "")
-        method, dataset, crop = session.method, session.dataset, session.config.images.crop
-        features = head_features(method.student, method.data_spec, dataset, crop, torch.device("cpu"))
-        session.run.unlock()
-    x = torch.cat([each.float() for each in features.values()])
+    dataset, _, features = frozen_features(options, {"data.test_fraction": 0.0})
+    x = torch.cat([*features.values()])
     true = torch.cat([dataset.splits[split].records.labels for split in features]).numpy()
     N, C = len(true), len(dataset.classes)
 

@@ -15,6 +15,7 @@ from untrained import untrained
 from viticulture.data.data_settings import DataSettings
 from viticulture.data.open import open_source
 from viticulture.data.splits import select
+from viticulture.errors import counted
 from viticulture.evaluation.review import out_of_fold, outliers
 from viticulture.models.weights.files import load, save
 from viticulture.scores.confident_learning import class_thresholds, margins, suspected
@@ -78,7 +79,11 @@ def test_training_images_of_a_list_are_left_out(photos: Path, listed: Path, tmp_
         kind: rows.tolist() for kind, rows in whole.items() if kind != "train"
     }
     assert rest["train"].tolist() == [i for i in whole["train"].tolist() if source.names[i] not in names]
-    assert any(str(listed) in warning for warning in warnings)
+    there = [source.names[i] in names for kind in ("val", "test") for i in rest[kind]]
+    assert any(there), "or the message below is not tested"
+    assert [warning.partition("; ")[2] for warning in warnings if str(listed) in warning] == [
+        f"{counted(sum(there), 'held-out image')} of it stay{'s' * (sum(there) == 1)}"
+    ]
 
     def leave_out(text: str) -> None:
         (tmp_path / "list.csv").write_text(text)

@@ -12,6 +12,7 @@ import yaml
 from PIL import Image
 
 import viticulture
+from refusals import refused
 from viticulture.cli import main
 from viticulture.command import Parser
 from viticulture.data.image_settings import normalization
@@ -196,6 +197,26 @@ def test_a_trained_network_is_one_more_candidate(tmp_path: Path) -> None:
     plan = plan_study(planned, 1, print)
     assert plan.fixed_keys == {"pre-trained": ["images.image_size"]}
     assert [plan.image_size(each) for each in candidates] == [{"images.image_size": 96}, {}]
+
+
+def test_a_budget_that_one_candidate_exceeds_is_refused_before_others_are_measured(tmp_path: Path) -> None:
+    first = Candidate("first", "default/photos", {"student.name": "vit_nano"})
+    second = Candidate("second", "default/photos", {"data.unlabeled": "missing"})
+    terms = {"images.image_size": 32, "train.batch_size": 8}
+    grid = replace(
+        grid_of_recipes(large_photos(tmp_path), (), ALL_IMAGES, 3, EQUAL_EPOCHS, terms),
+        candidates=(first, second),
+        terms=Terms(budget="1s"),
+    )
+    logged: list[str] = []
+    refused(
+        "1 epoch of each takes more than 1 min",
+        plan_study,
+        StudyFolder.create(tmp_path / "s", grid, ""),
+        1,
+        logged.append,
+    )
+    assert not logged, "that the second cannot be measured"
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,8 @@ def test_a_budget_of_too_few_steps_is_refused_with_a_sufficient_time() -> None:
         check_budget(made, planned(made))
     times = [int(minutes) for minutes in re.findall(r"about (\d+) min", str(error.value))]
     assert times[0] > times[1] >= 1
+    part = replace(planned(made), step_times={("fast", "all images"): FAST})
+    refused("take more than .* use a longer --budget,", check_budget, made, part)
     for budget, seeds in ((f"{times[0]}m", (0, 1, 2)), (f"{times[1]}m", (0,))):
         enough = grid(budget, equal="recipe", seeds=seeds)
         check_budget(enough, planned(enough))

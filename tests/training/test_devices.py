@@ -175,19 +175,11 @@ COMPILER = pytest.mark.skipif(
 
 
 COMPILED = {
+    **dict.fromkeys([("none", "dhvt", False), ("none", "dhvt", True), ("none", "vit", False)], "inductor"),
+    **{(guide, "vit", False): "inductor" for guide in ("bootstrap", "attention_link", "with hidden states", "logits")},
+    **{(guide, "vit", True): "aot_eager" for guide in ("bootstrap", "logits")},
+    **{(guide, "vit", False): "aot_eager" for guide in ("shared bootstrap", "attention_distillation", "one head")},
     ("none", "cit", False): "aot_eager",
-    ("none", "dhvt", False): "inductor",
-    ("none", "dhvt", True): "inductor",
-    ("none", "vit", False): "inductor",
-    ("bootstrap", "vit", False): "inductor",
-    ("bootstrap", "vit", True): "aot_eager",
-    ("shared bootstrap", "vit", False): "aot_eager",
-    ("attention_link", "vit", False): "inductor",
-    ("attention_distillation", "vit", False): "aot_eager",
-    ("with hidden states", "vit", False): "inductor",
-    ("one head", "vit", False): "aot_eager",
-    ("logits", "vit", False): "inductor",
-    ("logits", "vit", True): "aot_eager",
 }
 """Guide, student, by block -> compiler; the fastest runs first, without code."""
 

@@ -85,6 +85,8 @@ def test_work_after_short_epochs_is_limited(minutes: float, kept: list[int], mon
         trainer: Any = SimpleNamespace(**stub, current_epoch=epoch, save_checkpoint=save)
         keep.on_train_epoch_end(trainer, trainer)
     assert saved == kept
+    keep.load_state_dict({"seconds": 7.0})  # of a run before core-seconds were counted
+    assert keep.state_dict() == {"seconds": 7.0 + now[0], "core_seconds": 0.0}
 
 
 def black_and_white(root: Path) -> Path:

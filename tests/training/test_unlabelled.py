@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import timm
 import torch
 from PIL import Image
 
 import viticulture
+import viticulture.training.run
 from label_free import SMALL, start
 from plain_loop import check_plain_loop
 from refusals import refused
 from resumed import check_same_weights, whole_and_resumed
 from trained import weights
+from viticulture.config.start import load_started
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.dataset import prepare
 from viticulture.data.open import open_source, open_unlabeled
@@ -218,7 +221,7 @@ def test_a_student_learns_from_unlabeled_images_under_a_teacher(tmp_path: Path) 
     refused(f"data.unlabeled: there is no {more}", run.evaluate)
 
 
-def test_a_teacher_of_other_classes_gets_a_classifier_first(tmp_path: Path) -> None:
+def test_a_teacher_of_other_classes_gets_a_classifier_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     photos, more = _with_more(tmp_path)
     spec = DataSpec(("x", "y", "z"), (16, 16), (0.5,) * 3, (0.25,) * 3)
     torch.manual_seed(0)
@@ -241,7 +244,16 @@ def test_a_teacher_of_other_classes_gets_a_classifier_first(tmp_path: Path) -> N
     refused("again", viticulture.train, photos, out=str(tmp_path / "again"), overrides=keys, teacher=net)
     assert not (tmp_path / "again-teacher").exists()
     assert repr(again.results) == repr(run.results)
+    refused("start from that network: --init", load_started, "detection/photos", {"teacher": net})
     several = {**keys, "engine.devices": 2}
     refused(
         "in several processes", viticulture.train, photos, out=str(tmp_path / "two"), overrides=several, teacher=net
     )
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(viticulture.training.run, "fit", stop)
+    with pytest.raises(KeyboardInterrupt, match=r"resume (.*)` and then the same command with `--teacher \1"):
+        viticulture.train(photos, out=str(tmp_path / "stopped"), overrides=keys, teacher=net)
+    refused("add --teacher .*stopped-teacher", viticulture.train, photos, out=f"{tmp_path}/stopped", teacher=net)

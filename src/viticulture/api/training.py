@@ -119,10 +119,16 @@ def _with_classifier(
         )
     path = run_path(out, data)
     RunFolder.check_free(path, overwrite)
-    probe = recipes.probe_stage(student, teacher)
-    log(f"note     {overrides[TEACHER]} gets a classifier of these classes first, in {path}-{TEACHER}")
-    probed = _train(begin(data, probe, seed, f"{path}-{TEACHER}", overwrite, {}, command()))
-    return {**keys, TEACHER: str(probed.path)}
+    place, taught_by = f"{path}-{TEACHER}", f"--{TEACHER} {shell_word(f'{path}-{TEACHER}')}"
+    if Path(place, "run.json").exists() and not overwrite:
+        raise UserError(f"{place} exists already, of an earlier command; add {taught_by}, or --overwrite to replace it")
+    log(f"note     {overrides[TEACHER]} gets a classifier of these classes first, in {place}")
+    session = begin(data, recipes.probe_stage(student, teacher), seed, place, overwrite, {}, command())
+    try:
+        _train(session)
+    except KeyboardInterrupt as stop:  # resuming only the teacher would leave no student
+        raise KeyboardInterrupt(f"{stop}` and then the same command with `{taught_by}") from stop
+    return {**keys, TEACHER: place}
 
 
 @checked

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..data.image_settings import NORMALIZE
+from ..errors import UserError
 from ..guides.guide import Capability
 from ..models.students import takes_patch_size
 from ..models.weights.sources import describe
@@ -36,7 +37,7 @@ def with_teacher(name: str, overrides: Mapping[str, Any] | None) -> dict[str, An
     A recipe that leaves teachers to the user gets this one. Any other gets `TAUGHT` where the teacher is a run that
     predicts classes, which then must be the data's; else guide `feature_distillation`.
 
-    Raises: UserError for a source that does not exist.
+    Raises: UserError for a source that does not exist, or that can teach this recipe nothing.
     """
     keys = dict(overrides or {})
     source = keys.pop(TEACHER, None)
@@ -48,6 +49,11 @@ def with_teacher(name: str, overrides: Mapping[str, Any] | None) -> dict[str, An
         method = load_config(name, {key: keys[key] for key in keys if not key.startswith("guides.")}).method_class
         if about.config.get("student") and about.config.get("num_classes") and Capability.CLASSES in method.provides:
             chosen = {**TAUGHT, "guides.logits": {**TAUGHT["guides.logits"], "teacher": source}}
+        elif Capability.FEATURES not in method.provides:
+            raise UserError(
+                f"--teacher {source} teaches by predictions or features of whole images, which recipe {name} lacks; "
+                f"leave it out, or start from that network: --init {source}"
+            )
         else:
             chosen = {"guides.feature_distillation.teacher": source}
     if about.image_size and not (recipe.get("images") or {}).get("teacher_size"):

@@ -295,7 +295,9 @@ def _leave_out_listed(source: Source, splits: Splits, file: str) -> list[str]:
         )
     left, gone = len(train) - len(splits["train"]), len(names) - int(there.sum())
     missing = f"{counted(gone, 'image')} of {file} {'is' if gone == 1 else 'are'} not in {source.name}"
-    return [f"left out {counted(left, 'training image')} by {file}", *([missing] if gone else [])]
+    held = sum(int(there[rows].sum()) for kind, rows in splits.items() if kind not in ("train", UNLABELED))
+    staying = f"; {counted(held, 'held-out image')} of it {'stays' if held == 1 else 'stay'}" if held else ""
+    return [f"left out {counted(left, 'training image')} by {file}{staying}", *([missing] if gone else [])]
 
 
 def _add_unlabeled(source: Source, splits: Splits, near: NearDuplicates | None) -> list[str]:

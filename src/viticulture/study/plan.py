@@ -100,6 +100,11 @@ class StudyPlan:
         return min((self.epochs[key] * times.steps for key, times in self.step_times.items()), default=None)
 
     @property
+    def about(self) -> str:
+        """Word before a time that all trainings take: of some, it is exceeded."""
+        return "about" if self.step_times.keys() >= self.epochs.keys() else "more than"
+
+    @property
     def allows_ranking(self) -> bool:
         """True if every cell is long enough for a ranking of methods, as far as is known."""
         return self.min_steps is None or self.min_steps >= MIN_RANKING_STEPS
@@ -187,9 +192,9 @@ def make_plan(
         if cost(grid, plan, workers) > seconds or min(plan.epochs.values()) < shortest:
             min_cost = cost(grid, replace(plan, epochs=dict.fromkeys(plan.epochs, shortest)), workers)
             raise UserError(
-                f"a budget of {budget} is too short for {len(grid.cells())} cells: {counted(shortest, 'epoch')} "
-                f"of each take{'s' * (shortest == 1)} about {ceil(min_cost / grid.share / 60)} min; use fewer recipes, "
-                "subsets or seeds, a smaller --image-size, or a longer budget"
+                f"a budget of {budget} is too short for {len(grid.cells())} cells: {counted(shortest, 'epoch')} of "
+                f"each take{'s' * (shortest == 1)} {plan.about} {ceil(min_cost / grid.share / 60)} min; use fewer "
+                "recipes, subsets or seeds, a smaller --image-size, or a longer budget"
             )
         return replace(plan, budget=budget)
 
@@ -222,11 +227,12 @@ def check_budget(grid: Grid, plan: StudyPlan, workers: int = 1) -> None:
     enough = replace(plan, epochs={key: ceil(factor * epochs) for key, epochs in plan.epochs.items()})
     one = replace(grid, seeds=grid.seeds[:1])
     times = [ceil(cost(each, enough, workers) / each.share / 60) for each in (grid, one)]
-    fewer = f", of one {grid.unit} about {times[1]} min" if len(grid.seeds) > 1 else ""
+    fewer = f", of one {grid.unit} {plan.about} {times[1]} min" if len(grid.seeds) > 1 else ""
+    budget = f"--budget {times[0]}m" if plan.about == "about" else "a longer --budget"
     raise UserError(
         f"a budget of {grid.terms.budget} leaves {counted(steps, 'step')} to the shortest of {len(grid.cells())} "
-        f"trainings, too few for a ranking of methods (at least {MIN_RANKING_STEPS}): all of them take about "
-        f"{times[0]} min{fewer}; use --budget {times[0]}m, or fewer recipes, subsets or {grid.unit}s, or --epochs "
+        f"trainings, too few for a ranking of methods (at least {MIN_RANKING_STEPS}): all of them take "
+        f"{plan.about} {times[0]} min{fewer}; use {budget}, or fewer recipes, subsets or {grid.unit}s, or --epochs "
         "without a budget"
     )
 

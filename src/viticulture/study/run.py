@@ -101,14 +101,18 @@ def plan_study(study: StudyFolder, workers: int, log: Log) -> StudyPlan:
         }
         size = f" at {keys[IMAGE_SIZE]} px" if IMAGE_SIZE in keys else ""
         trained = f"{counted(len(grid.candidates), 'recipe')}{size}"
+
+        def within(step_times: dict[Key, StepTimes]) -> StudyPlan:
+            plan = make_plan(grid, recipe_epochs, warmups, step_times, workers, previous)
+            if previous is None:
+                check_budget(grid, plan, workers)
+            return plan
+
         with waiting(f"measuring a few steps of {trained}, to plan the study"), threads_of_one(workers):
-            step_times = _measure(study, chosen, previous.step_times if previous else {}, log)
-        plan = make_plan(grid, recipe_epochs, warmups, step_times, workers, previous)
-        return replace(plan, image_keys=keys, fixed_keys=fixed_keys)
+            step_times = _measure(study, chosen, previous.step_times if previous else {}, log, within)
+        return replace(within(step_times), image_keys=keys, fixed_keys=fixed_keys)
 
     plan = most_expensive([previous.image_keys] if previous else _image_keys(study, recipes), planned)
-    if previous is None:
-        check_budget(grid, plan, workers)
     study.update(plan=plan.to_dict())
     return plan
 
@@ -147,10 +151,14 @@ def _image_keys(study: StudyFolder, recipes: dict[str, Config]) -> list[dict[str
 
 
 def _measure(
-    study: StudyFolder, recipes: dict[str, Config], measured_before: dict[Key, StepTimes], log: Log
+    study: StudyFolder,
+    recipes: dict[str, Config],
+    measured_before: dict[Key, StepTimes],
+    log: Log,
+    within: Callable[[dict[Key, StepTimes]], object],
 ) -> dict[Key, StepTimes]:
-    """Measure every candidate on every subset that is not known yet. Raises: UserError if none can be measured, or if
-    candidates would be tested on different images."""
+    """Measure every candidate on every subset that is not known yet. Raises: UserError if none can be measured, if
+    candidates would be tested on different images, or as `within`, which gets the step times after each candidate."""
     step_times, failed, warnings = dict(measured_before), dict[str, Exception](), dict[str, None]()
     sources: dict[tuple[str, str, bool, str | None], Source] = {}
     by_slug: dict[tuple[str, str], StepTimes] = {}
@@ -198,6 +206,8 @@ def _measure(
                 step_times[key] = by_slug[shared]
             except Exception as error:
                 failed[f"{candidate.name} could not be measured on {subset.name}"] = error
+        if step_times:
+            within(step_times)
     for warning in warnings:
         log(f"note: {warning}")
     if step_times or len({str(error) for error in failed.values()}) > 1:  # a single error is raised below

@@ -145,7 +145,8 @@ class KeepLast(Checkpoint):
         return {"seconds": self.seconds_spent(), "core_seconds": self.core_seconds_spent()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.seconds_before, self.core_seconds_before = state_dict["seconds"], state_dict["core_seconds"]
+        self.seconds_before = state_dict["seconds"]
+        self.core_seconds_before = state_dict.get("core_seconds", 0.0)  # runs before 2026-11-29 did not count them
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

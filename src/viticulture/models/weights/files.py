@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings
 
 import safetensors.torch
 import torch
@@ -196,7 +197,7 @@ def read_checkpoint(source: Path) -> tuple[State, list[str]]:
                 raise SafetensorError("its values differ from those that were written (checksum)")
             state = strip_prefixes(state) if written is None else state
         else:
-            with torch.serialization.safe_globals([argparse.Namespace]):
+            with catch_warnings(action="ignore"), torch.serialization.safe_globals([argparse.Namespace]):
                 stored = torch.load(path, map_location="cpu", weights_only=True)
             taken, *others = [key] * bool(key) or wrappers(stored) or [""]
             warnings += [f"its {taken} is loaded; for another: {path.name}#{other}" for other in others[:1]]
@@ -208,10 +209,10 @@ def read_checkpoint(source: Path) -> tuple[State, list[str]]:
     except SafetensorError as error:
         raise UserError(f"{path} is damaged or no safetensors file: {error}") from error
     except Exception as error:  # torch's reader raises half a dozen types
-        named = re.search(r"GLOBAL (\S+)", str(error))
+        named = re.search(r"(?<=GLOBAL )\S+|Unsupported operand \d+", str(error))  # among advice to run its code
         raise UserError(
             f"{path} cannot be read as weights alone (it is damaged, or holds Python objects, which are never loaded): "
-            f"{named[1] if named else brief(error)}; where you trust the file, load it with the code that wrote it "
+            f"{named[0] if named else brief(error)}; where you trust the file, load it with the code that wrote it "
             "and save the weights alone as .safetensors"
         ) from error
     if not state:
