@@ -135,6 +135,8 @@ def test_a_teacher_is_an_option_of_train(tmp_path: Path, capsys: pytest.CaptureF
     words = ["train", "digits", "--teacher", "no_such_network", "--out", str(tmp_path / "run")]
     assert main(words) == 2
     assert "no_such_network" in capsys.readouterr().err
+    assert main(["compare", *words[1:4]]) == 2
+    assert "--teacher is an option of train; " in capsys.readouterr().err
 
 
 def test_a_stopped_training_is_named_for_pasting(

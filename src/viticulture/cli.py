@@ -211,6 +211,10 @@ def _check(command: Command) -> None:
     for key in arguments.get("overrides", ()):
         if key != TEACHER:
             check_key(key)
+        elif command.function not in (api.train, api.train_row):
+            raise UserError(
+                f"--{TEACHER} is an option of train; elsewhere name a trained one: --guides.logits.teacher RUN"
+            )
     if isinstance(arguments.get("budget"), str) and arguments["budget"]:
         TimeBudget(arguments["budget"])
     out_first = bool(arguments.get("out")) and command.function not in (api.train, api.train_row)  # checked first
