@@ -66,10 +66,6 @@ AFTER_MAE: dict[str, Any] = {"optim.layer_decay": 0.85}
 UNDER_TEACHER: dict[str, Any] = {"method.label_weight": 0.5, "guides.logits": {"kind": "hard", "weight": 0.5}}
 """Recipe keys of the student's stage, where the user sets nothing else."""
 
-TEACHER_SIZES, MIN_TEACHER_VIEWS = (224, 160), 4
-"""Images of a trained teacher, pixels, that are preferred to `LARGEST_SIDE` where so many fixed views fit into
-`TEACHER_SHARE`."""
-
 TEACHER_VIEW = 0.1  # of the time of a teacher's pass: what its larger images take in epochs that replay its predictions
 
 

@@ -16,7 +16,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
-from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -42,7 +41,7 @@ from ..training.run_inputs import folder_of
 from ..training.session import check_seed
 from . import recipes
 from .budget import TimeBudget
-from .choices import MIN_TEACHER_VIEWS, TEACHER_SHARE, TEACHER_SIZES, TEACHER_VIEW, Kind, SizedStudent, teacher
+from .choices import TEACHER_SHARE, TEACHER_VIEW, Kind, SizedStudent, teacher
 from .lengths import MARGIN, divide_time, epochs_within, largest_that_fits, stage_seconds
 from .measure import Measurements, is_plain_vit
 from .plan import BudgetPlan, Stage
@@ -255,13 +254,8 @@ def _taught_stages(
     keys = recipes.taught_keys(student, overrides, stand_in, size)
     passes = max(measured.step_times(student.changed(keys, by="budget"), dataset).step - alone.step, 0.0)
     if views := student.changed(keys, by="budget").train.fixed_views:
-        affordable = TEACHER_SHARE * left() / (alone.steps * passes) if passes else float(views)
-        for larger in (recipes.probe_stage(config, source, side) for side in TEACHER_SIZES):
-            dearer = (_side(larger) / size) ** 2
-            wanted = min(views, MIN_TEACHER_VIEWS) if "images.teacher_size" not in overrides else inf
-            if dearer > 1 and affordable / dearer >= wanted:
-                probe, size, passes, affordable = larger, _side(larger), passes * dearer, affordable / dearer
         if "train.fixed_views" not in overrides:
+            affordable = TEACHER_SHARE * left() / (alone.steps * passes) if passes else views
             views = max(min(views, int(affordable)), 1)
         times = replace(alone, step=alone.step + TEACHER_VIEW * passes, once=views * alone.steps * passes)
     else:
