@@ -9,6 +9,7 @@ import torch
 from timm.optim._param_groups import param_groups_layer_decay, param_groups_weight_decay
 from torch import Tensor
 
+import viticulture.models.students  # noqa: F401  registers them
 from conftest import Golden
 from networks import random_images, randomized, tiny
 from viticulture.models.dhvt.layers import HIMHSA
