@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train on labels, and with whatever guides add."""
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -85,12 +85,14 @@ class Supervised(Method):
         [B, C]; `data.class_weights` are factors of classes. With label_weight 0 there is no label term. Images of
         `data.unlabeled` have none (`partial_cross_entropy`).
         """
+        folded: AbstractContextManager[None] = nullcontext()
         if self.eval_mode:
             self.student.eval()
+            if not self.guides:  # one may read what a convolution returns
+                folded = folded_batch_norms(self.student, batch["image"])
             for switch in head_switches(self.student):
                 switch.training = True  # all heads are trained
-        folded = self.eval_mode and not self.guides  # a guide may read what a convolution returns
-        with folded_batch_norms(self.student, batch["image"]) if folded else nullcontext():
+        with folded:
             readings = self.taps(batch["image"])
         outputs, label = readings.outputs, batch["label"]
         if self.labeled_share < 1:

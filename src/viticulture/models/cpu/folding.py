@@ -8,7 +8,7 @@ a CPU a step of EfficientNet-Lite0 takes a tenth to a sixth less time (benchmark
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -25,7 +25,7 @@ TOLERANCE = 1e-3  # of outputs, relative to the largest: beyond it a map is read
 _pairs: WeakKeyDictionary[nn.Module, Pairs] = WeakKeyDictionary()
 
 
-def folded_batch_norms(network: nn.Module, images: Tensor) -> Any:
+def folded_batch_norms(network: nn.Module, images: Tensor) -> AbstractContextManager[None]:
     """Return a context in which a network in evaluation mode computes each convolution and its BatchNorm as one.
 
     Args:
