@@ -101,8 +101,8 @@ TABLES = {name: read_table(name) for name in tables()}
 
 
 def row_overrides(table: PaperTable, row: Candidate) -> dict[str, Any]:
-    """Return a row's overrides, with the run of another row named by that row's recipe."""
-    runs = {one.name: f"runs/{Path(one.recipe).name}" for one in table.rows}
+    """Return a row's overrides, with the run of another row named by its weights, or by its recipe."""
+    runs = {one.name: one.overrides.get("student.init", f"runs/{Path(one.recipe).name}") for one in table.rows}
     return {**row.overrides, **replaced(row.overrides, runs)}
 
 
@@ -204,9 +204,9 @@ def teachers_of(recipe: str, overrides: dict[str, Any]) -> set[str]:
                 found |= set(value.values())
             elif isinstance(value, dict):
                 found |= named(value)
-            elif key.endswith("teacher") and value and not value.startswith("given:"):
+            elif key.endswith("teacher") and value:
                 found.add(value)
-        return found
+        return {name for name in found if not name.startswith("given:")}
 
     raw = read_once(recipe)
     return named({**(raw.get("guides") or {}), **raw["method"], **overrides})
