@@ -34,8 +34,8 @@ What trains or shows every table and figure. A *table file* holds the rows of a 
 Where no published number stands, the paper draws and prints none. *Ours* is what the recipes of a table file have given
 here, with seeds and hardware, as their headers say (`viticulture recipes`); "untested" means that no training of that
 size has been run. Rivals left out are networks of other papers, whose numbers the authors cite; they are named below
-each table. `bash benchmarks/gpu.sh cifar100 OUT` trains six rows of DHVT and Bootstrapping ViTs on a GPU, in calls of any
-length. Made by `python docs/papers.py`.
+each table. `bash benchmarks/gpu.sh cifar100 OUT` trains six rows of DHVT and Bootstrapping ViTs on a GPU, in calls of
+any length. Made by `python docs/papers.py`.
 """
 TABLE = """| item | shows | table file | rows | published numbers | ours | command or place |
 |---|---|---|---|---|---|---|
