@@ -110,9 +110,9 @@ def test_supervised_training_folds_in_evaluation_mode_alone(
     name: str, options: dict[str, Any], eval_mode: bool
 ) -> None:
     torch.manual_seed(0)
-    network = create_student(name, DATA_SPEC, None, options)
+    network = create_student(name, DATA_SPEC, None, options).double()
     method = Supervised(Setup(network, DATA_SPEC), eval_mode=eval_mode, every_head=bool(options)).train()
-    batch = {"image": torch.randn(4, 3, 32, 32), "label": torch.arange(4)}
+    batch = {"image": torch.randn(4, 3, 32, 32, dtype=torch.float64), "label": torch.arange(4)}
     statistics = [each.running_mean.clone() for each in network.modules() if isinstance(each, nn.BatchNorm2d)]  # type: ignore[union-attr]
     losses = [method.losses(batch)["label"]]
     with plain_kernels():
