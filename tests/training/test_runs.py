@@ -999,7 +999,7 @@ def test_a_start_from_other_classes_has_a_new_head(tmp_path: Path) -> None:
     save(create_student("vit_nano", data_spec, 2), tmp_path / "first", data_spec)
     session = small(tmp_path / "run", **{"student.init": str(tmp_path / "first")})
     session.run.unlock()
-    assert any(said.startswith("the head there is of other classes: a, b, c") for said in session.warnings)
+    assert any(said.startswith("the head there is of other classes: a, b, c") for said in session.method.loaded)
 
 
 @pytest.mark.parametrize(

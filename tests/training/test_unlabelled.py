@@ -60,7 +60,7 @@ def test_unlabeled_images_pretrain_a_student_for_fine_tuning(tmp_path: Path) -> 
     overrides = {**SMALL, "method.name": "supervised", "student.init": str(run.path), "train.epochs": 1}
     session = begin("digits", "default/digits", 0, str(tmp_path / "tuned"), False, overrides, "test")
     assert torch.equal(session.method.student.state_dict()["patch_embed.proj.weight"], saved["patch_embed.proj.weight"])
-    assert any("the head starts anew" in warning for warning in session.warnings)
+    assert any("the head is new" in line for line in session.method.loaded)
     assert session.method.student.pos_embed.requires_grad
 
 

@@ -198,7 +198,7 @@ class _Follower:
             fixed = calibrated(plan, number, epochs, stopwatch.seconds, self.now() - began)
             length = fixed.stages[number].epochs
             if length != stage.epochs:
-                self.log(f"length   {counted(length, 'epoch')} in place of {stage.epochs}, by the time of the first")
+                self.log(f"length   {counted(length, 'epoch')} in place of {stage.epochs}, by the measured time")
                 fixed.write(self.run)
                 set_length(session.run, length)
             return resumed_session(session)

@@ -3,7 +3,6 @@
 teach the student (`--teacher`)."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from ..data.image_settings import NORMALIZE
@@ -91,8 +90,4 @@ def load_started(name: str, overrides: Mapping[str, Any] | None) -> Config:
         keys["images.normalize"] = next(names, [list(values) for values in colors])
     if size and not config.method_class.batch_spec.dense and not about.config.get("network"):
         keys["images.image_size"] = size[0] if size[0] == size[1] else list(size)
-    keys = {key: value for key, value in keys.items() if key not in chosen}
-    said = {key: value for key, value in keys.items() if value not in (None, {}) and key != "images.image_size"}
-    about_it = ", ".join(f"{key} {value}" for key, value in said.items())  # a budget may yet change the size
-    config = config.changed(keys, by="init")
-    return replace(config, warnings=(*config.warnings, f"{source} brings {about_it}")) if said else config
+    return config.changed({key: value for key, value in keys.items() if key not in chosen}, by="init")
