@@ -59,7 +59,7 @@ SHORT = {  # option -> the recipe key it sets, help
     "--student": ("student.name", "the network (`viticulture models`)"),
     "--patch-size": ("student.patch_size", "side of its patches, pixels"),
     "--init": ("student.init", "weights to start from: a run, a timm model, hf-hub:OWNER/NAME, ARCHITECTURE=FILE"),
-    "--teacher": ("teacher", "a trained network that teaches the student: a run, a timm model, ARCHITECTURE=FILE"),
+    "--teacher": ("teacher", "trained networks that teach the student, separated by commas: as for --init"),
     "--unlabeled": ("data.unlabeled", "more images, without labels, on which it teaches: a folder or an archive"),
     "--epochs": ("train.epochs", "passes over the training images"),
     "--stop-when-perfect": ("train.stop_when_perfect", "stop after this many perfect validations in a row, such as 30"),

@@ -353,6 +353,11 @@ def test_a_trained_network_teaches_within_a_budget(tmp_path: Path, monkeypatch: 
     again = replace(request, out=tmp_path / "again", teacher=str(out / "stages/1-teacher"))
     (only,) = make_plan(again, "test", SetClock(), 0.0, TaughtTimes).stages
     assert only.config.guides["logits"]["teacher"] == str(out / "stages/1-teacher")
+    both = replace(again, teacher=f"{out / 'stages/1-teacher'}, {tmp_path / 'net'}")
+    first, last = make_plan(both, "test", SetClock(), 0.0, TaughtTimes).stages
+    assert (first.name, first.config.student.init) == ("1-teacher", str(tmp_path / "net"))
+    teachers = [(entry["teacher"], entry["weight"]) for entry in last.config.guides.values()]
+    assert teachers == [(str(out / "stages/1-teacher"), 0.5), ("stages/1-teacher", 0.5)]
     replaced = replace(again, out=out, overwrite=True)
     refused(f"student.init.*{out}", make_plan, replaced, "test", SetClock(), 0.0, TaughtTimes)
     passes = replace(again, overrides={**overrides, "train.fixed_views": None})
