@@ -70,6 +70,8 @@ def probe(
             raise UserError(f"several networks leave a run each in a folder, and {out} is a file; name a folder")
         if isinstance(data, str) and not data:
             raise UserError("labeled images are needed: viticulture probe NETWORK DATA --out FOLDER")
+        if "data.unlabeled" in (overrides or {}):
+            raise UserError("a classifier is fitted to labels, and data.unlabeled has none; leave it out")
         if len(networks) == 1:
             return train(data, PROBE, out=out, overrides={**(overrides or {}), "student.init": networks[0]})
         if "method.decay" in (overrides or {}):
