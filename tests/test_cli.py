@@ -412,7 +412,7 @@ def mistakes(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
         "negative seed": (["train", "digits", "--seed", "-1"], "negative"),
         "no GPU": (["train", "digits", "--device", "cuda"], "sees no GPU"),
         "folder in use": (["train", "digits", "--out", str(tmp_path / "used")], "exists already"),
-        "overwrite what is no run": (["train", "digits", "--out", str(tmp_path / "used"), "--overwrite"], "run.json"),
+        "overwrite no run": (["train", "digits", "--out", str(tmp_path / "used"), "--overwrite"], "holds no run"),
         "resume nothing": (["resume", str(tmp_path / "nowhere")], "does not exist"),
         "evaluate no run": (["evaluate", str(tmp_path / "used")], "no run folder"),
         "warm-up longer than training": (

@@ -30,7 +30,7 @@ from viticulture.api.training import _planned
 from viticulture.budget import choices, lengths, recipes
 from viticulture.budget import follow as follow_module
 from viticulture.budget.budget import TimeBudget
-from viticulture.budget.follow import Calibration, follow
+from viticulture.budget.follow import Calibration, corrected, follow
 from viticulture.budget.lengths import MARGIN, epochs_within
 from viticulture.budget.measure import Measurements
 from viticulture.budget.plan import BudgetPlan, Stage, read_plan
@@ -353,6 +353,15 @@ def test_a_trained_network_teaches_within_a_budget(tmp_path: Path, monkeypatch: 
     again = replace(request, out=tmp_path / "again", teacher=str(out / "stages/1-teacher"))
     (only,) = make_plan(again, "test", SetClock(), 0.0, TaughtTimes).stages
     assert only.config.guides["logits"]["teacher"] == str(out / "stages/1-teacher")
+    two = replace(again, teacher=f"{tmp_path / 'net'},{tmp_path / 'net'}")
+    plan = make_plan(two, "test", SetClock(), 0.0, TaughtTimes)
+    plan = corrected(plan.with_stage(0, replace(plan.stages[0], spent=5.0)), 1)
+    assert [(stage.name, stage.epochs) for stage in plan.stages[:2]] == [("1-teacher", 1), ("2-teacher", 1)]
+    both = replace(again, teacher=f"{out / 'stages/1-teacher'}, {tmp_path / 'net'}")
+    first, last = make_plan(both, "test", SetClock(), 0.0, TaughtTimes).stages
+    assert (first.name, first.config.student.init) == ("1-teacher", str(tmp_path / "net"))
+    teachers = [(entry["teacher"], entry["weight"]) for entry in last.config.guides.values()]
+    assert teachers == [(str(out / "stages/1-teacher"), 0.5), ("stages/1-teacher", 0.5)]
     replaced = replace(again, out=out, overwrite=True)
     refused(f"student.init.*{out}", make_plan, replaced, "test", SetClock(), 0.0, TaughtTimes)
     passes = replace(again, overrides={**overrides, "train.fixed_views": None})

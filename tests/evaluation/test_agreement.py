@@ -162,8 +162,8 @@ def test_heads_and_teachers_are_evaluated_on_the_test_images(
     expected = divergences(torch.stack(list(heads)), advice[None])
     assert [row[0] for row in found.divergence] == pytest.approx(expected[:, 0].tolist(), rel=1e-4)
     page = (run.path / "report.html").read_text()
-    assert "KL from inv" in page
-    assert "Both wrong" in page
+    assert ">KL</abbr> from inv" in page
+    assert "both are wrong" in page
 
 
 def test_a_student_with_tta_is_compared_with_its_heads(

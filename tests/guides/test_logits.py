@@ -11,8 +11,9 @@ from torch import nn
 from conftest import Golden
 from networks import Constant
 from refusals import refused
+from viticulture.config.start import TAUGHT, taught_by
 from viticulture.guides.logits import Logits
-from viticulture.losses import cross_entropy
+from viticulture.losses import cross_entropy, soft_distillation
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import Readings, Taps
@@ -62,6 +63,23 @@ def test_a_step_trains_the_last_head_and_leaves_the_teacher_alone(teacher: str, 
         student.load_state_dict(guide.teacher.net.state_dict())
         same = guide.losses(batch, Taps(student)(batch["image"]))["logits"]
         assert same.item() == pytest.approx(0.0, abs=1e-6)
+
+
+def test_several_teachers_teach_by_the_mean_of_their_probabilities() -> None:
+    """Their guides' gradient is that of one teacher with the mean of the softened probabilities."""
+    torch.manual_seed(0)
+    entries = [value for key, value in taught_by("abc").items() if key.startswith("guides.")]
+    assert [entry.pop("teacher") for entry in entries] == ["a", "b", "c"]
+    assert all(entry.pop("class", "logits") == "logits" for entry in entries)
+    tau, outputs = TAUGHT["guides.logits"]["temperature"], torch.randn(3, 5, 9).double() * 4
+    head = torch.randn(5, 9, dtype=torch.float64, requires_grad=True)
+    several = sum(
+        entry["weight"] * soft_distillation(head, output, entry["temperature"])
+        for entry, output in zip(entries, outputs, strict=True)
+    )
+    mean = (outputs / tau).softmax(2).mean(0).log() * tau
+    one = TAUGHT["guides.logits"]["weight"] * soft_distillation(head, mean, tau)
+    torch.testing.assert_close(torch.autograd.grad(several, head), torch.autograd.grad(one, head))
 
 
 def test_settings_without_meaning_are_refused(teacher: str) -> None:

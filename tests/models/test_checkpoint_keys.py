@@ -94,7 +94,7 @@ def test_moco_v3_gives_its_trained_encoder(golden: Load, tmp_path: Path, wrapper
     ours = student(16, 3)
     warnings = " ".join(initialize(ours, str(tmp_path / "w.pth")))
     assert "30 of 32 tensors loaded" in warnings
-    assert "the head starts anew: head.weight, head.bias" in warnings
+    assert "the head is new: head.weight, head.bias" in warnings
     assert "there but not used: momentum_encoder." in warnings
     theirs, found = data.part("w/base_encoder."), ours.state_dict()
     assert all(torch.equal(found[name], theirs[name]) for name in found if not name.startswith("head."))

@@ -119,7 +119,7 @@ def test_a_head_is_loaded_by_class_name(tmp_path: Path, name: str, options: dict
     anew, fresh = of(others, 2), of(others, 2)
     said = initialize(anew, str(tmp_path), classes=others)
     assert "the head there is of other classes: cat, dog, truck" in said
-    assert any(warning.startswith("the head starts anew: head.weight, head.bias") for warning in said)
+    assert any(warning.startswith("the head is new: head.weight, head.bias") for warning in said)
     for key, value in anew.state_dict().items():
         assert torch.equal(value, (fresh if key.startswith("head") else theirs).state_dict()[key]), key
 
@@ -139,7 +139,7 @@ def test_the_first_blocks_are_loaded_and_the_rest_is_initialized(tmp_path: Path,
     save(theirs, tmp_path, data_spec())
     ours, fresh = student(data_spec(), 2, **deep), student(data_spec(), 2, **deep).state_dict()
     warnings = initialize(ours, str(tmp_path), blocks)
-    assert f"the first {blocks} blocks and what comes before them are loaded, all else starts anew" in warnings
+    assert f"the first {blocks} blocks and what comes before them are loaded, all else is random" in warnings
     assert not [warning for warning in warnings if "not there" in warning or "not used" in warning]
     before = ("cls_token", "pos_embed", "patch_embed.", *(f"blocks.{number}." for number in range(blocks)))
     for name, value in ours.state_dict().items():

@@ -244,8 +244,8 @@ def test_what_does_not_fit_is_resampled_or_reported(tmp_path: Path) -> None:
         "30 of 47 tensors loaded",
         "positions resampled from 4x6 to 2x2 patches",
         "patch embedding resampled from 4x4 to 8x8 pixels",
-        "the head starts anew: head.weight, head.bias, head_dist.weight, head_dist.bias",
-        "not there, started anew: dist_token, blocks.2.norm1.weight",
+        "the head is new: head.weight, head.bias, head_dist.weight, head_dist.bias",
+        "not there, random here: dist_token, blocks.2.norm1.weight",
     ):
         assert words in warnings, warnings
     now, source = ours.state_dict(), theirs.state_dict()
@@ -294,7 +294,7 @@ def test_pretrained_weights_start_a_student_through_timm(tmp_path: Path, monkeyp
     monkeypatch.setattr(described, "file", str(tmp_path / "w.safetensors"))
     ours = student("resnet10t")
     warnings = initialize(ours, "resnet10t.c3_in1k")
-    assert "the head starts anew: fc.weight, fc.bias" in warnings
+    assert "the head is new: fc.weight, fc.bias" in warnings
     assert torch.equal(ours.state_dict()["layer2.0.conv1.weight"], theirs.state_dict()["layer2.0.conv1.weight"])
 
 

@@ -53,8 +53,8 @@ def test_a_row_without_its_weights_is_refused_until_they_are_named(
     declared.write_text(declared.read_text().replace(GIVEN, start))
     study = viticulture.compare_resume(str(tmp_path / "s"))
     assert [row["status"] for row in study.rows] == ["finished"] * 4
-    warnings = json.loads((tmp_path / "s" / study.rows[0]["folder"] / "run.json").read_text())["warnings"]
-    assert f"started from {start}" in warnings
+    loaded = json.loads((tmp_path / "s" / study.rows[0]["folder"] / "run.json").read_text())["loaded"]
+    assert f"started from {start}" in loaded
 
 
 def test_weights_are_given_by_row_or_by_pattern(table: str) -> None:

@@ -192,8 +192,8 @@ def test_a_row_without_labels_has_no_accuracy(photos: Path, tmp_path: Path) -> N
     assert not [line for line in said if "failed" in line]
     found = Study(study.path)
     assert [row["test_accuracy"] is None for row in found.rows] == [False, True, False] * 2
-    warnings = json.loads((study.path / "cells/started.4-a-class.seed-0/run.json").read_text())["warnings"]
-    assert any("started from" in warning and "without-labels" in warning for warning in warnings)
+    loaded = json.loads((study.path / "cells/started.4-a-class.seed-0/run.json").read_text())["loaded"]
+    assert any("started from" in line and "without-labels" in line for line in loaded)
     from viticulture.report.study_page import write_study
 
     write_study(found)

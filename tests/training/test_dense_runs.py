@@ -232,7 +232,7 @@ def test_a_detector_starts_from_self_supervised_weights(
     started = session("detection", tmp_path, "second", **same, **{"student.init": str(tmp_path / "first")})
     assert started.dataset.split_names == first.dataset.split_names
     assert {len(names) for names in first.dataset.split_names.values()} == {6, 2}
-    assert any("tensors loaded" in warning for warning in started.warnings), started.warnings
+    assert any("tensors loaded" in line for line in started.method.loaded), started.method.loaded
     trained_pair = weights(first.run.path)
     ours = started.method.student.state_dict()
     blocks = [name for name in trained_pair if name.startswith("blocks.")]
@@ -245,7 +245,7 @@ def test_a_detector_starts_from_self_supervised_weights(
     best = weights(started.run.path, "best")
     for name in [f"backbone.student.{name}" for name in blocks]:
         assert torch.equal(third.method.student.state_dict()[name], best[name]), name
-    assert any("there but not used: " in warning for warning in third.warnings), third.warnings
+    assert any("there but not used: " in line for line in third.method.loaded), third.method.loaded
 
 
 @pytest.mark.parametrize("kind", ["detection", "segmentation"])

@@ -241,6 +241,7 @@ def test_networks_are_ranked_on_the_same_images(tmp_path: Path, capsys: pytest.C
     assert "top-1 accuracy" in capsys.readouterr().out
     for words, said in (
         (["--features", "mean", "--out", str(tmp_path / "other")], "--features is for one network without a new run"),
+        (["--out", str(tmp_path / "other"), "--data.unlabeled", "x"], "fitted to labels, and data.unlabeled has none"),
         (["--image-size", "16"], "images.image_size is a key of a recipe, and no run is trained; add --out FOLDER"),
     ):
         assert main(["probe", names[1], "digits", *words]) == 2

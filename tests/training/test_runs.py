@@ -713,7 +713,8 @@ def test_overwriting_replaces_a_run_and_nothing_else(tmp_path: Path, stopped: Pa
     RunFolder.check_free(run)  # killed this early, a run leaves nothing that bars the next
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "a.txt").write_text("dear")
-    refused("replaces runs only", RunFolder.create, tmp_path / "letters", overwrite=True)
+    for overwrite in (False, True):
+        refused("holds no run", RunFolder.create, tmp_path / "letters", overwrite=overwrite)
 
 
 def test_a_run_that_lost_a_part_says_so(stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -999,7 +1000,7 @@ def test_a_start_from_other_classes_has_a_new_head(tmp_path: Path) -> None:
     save(create_student("vit_nano", data_spec, 2), tmp_path / "first", data_spec)
     session = small(tmp_path / "run", **{"student.init": str(tmp_path / "first")})
     session.run.unlock()
-    assert any(said.startswith("the head there is of other classes: a, b, c") for said in session.warnings)
+    assert any(said.startswith("the head there is of other classes: a, b, c") for said in session.method.loaded)
 
 
 @pytest.mark.parametrize(

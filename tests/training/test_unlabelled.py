@@ -60,7 +60,7 @@ def test_unlabeled_images_pretrain_a_student_for_fine_tuning(tmp_path: Path) -> 
     overrides = {**SMALL, "method.name": "supervised", "student.init": str(run.path), "train.epochs": 1}
     session = begin("digits", "default/digits", 0, str(tmp_path / "tuned"), False, overrides, "test")
     assert torch.equal(session.method.student.state_dict()["patch_embed.proj.weight"], saved["patch_embed.proj.weight"])
-    assert any("the head starts anew" in warning for warning in session.warnings)
+    assert any("the head is new" in line for line in session.method.loaded)
     assert session.method.student.pos_embed.requires_grad
 
 
@@ -245,6 +245,12 @@ def test_a_teacher_of_other_classes_gets_a_classifier_first(tmp_path: Path, monk
     assert not (tmp_path / "again-teacher").exists()
     assert repr(again.results) == repr(run.results)
     refused("start from that network: --init", load_started, "detection/photos", {"teacher": net})
+    refused("separated by commas, got 'x,'", load_started, "default/photos", {"teacher": "x,"})
+    refused("name one", load_started, "distill/photos", {"teacher": f"{net},{net}"})
+    two = viticulture.train(photos, out=str(tmp_path / "both"), overrides=keys, teacher=f"{teacher.path},{net}")
+    guides = two.folder.read("run.json")["settings"]["guides"]
+    assert [entry["teacher"] for entry in guides.values()] == [str(teacher.path), str(tmp_path / "both-teacher2")]
+    assert sum(two.folder.read("run.json")["teacher_logits"].values()) == 12, "of two teachers in 6 steps"
     several = {**keys, "engine.devices": 2}
     refused(
         "in several processes", viticulture.train, photos, out=str(tmp_path / "two"), overrides=several, teacher=net

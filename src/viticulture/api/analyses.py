@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 @checked
 def inspect(data: Any, out: str = "") -> "Inspection":
-    """Inspect a data set as training would read it; `viticulture.data` is the same.
+    """Inspect a data set as training reads it: counts, sizes, unreadable images, duplicates.
+
+    `viticulture.data` is the same function.
 
     Args:
         data: a folder, CSV, zip, torchvision name, Hugging Face id or WebDataset pattern; in Python also an object as
@@ -50,7 +52,7 @@ def inspect(data: Any, out: str = "") -> "Inspection":
 
 @checked
 def report(run: Any, compare_with: Any = "") -> Path:
-    """Write a run's or a study's report.html again from the folder's files; a study's tables, too.
+    """Write the report.html of a run or a study again from its files.
 
     Args:
         run: the folder of the run or study.
@@ -95,7 +97,7 @@ def explain(
     layers: tuple[int, ...] = (),
     out: str = "",
 ) -> Path:
-    """Analyze a ViT's layers: attention distance, similarity (CKA), frequency response, features per image.
+    """Analyze a ViT's layers: attention distance, similarity, frequencies, features.
 
     For a run trained with the guide bootstrap, the features of its agent CNN in checkpoints/last.ckpt are added.
 
@@ -217,7 +219,7 @@ def localize(
 
 @checked
 def robustness(run: Any, data: Any = "", limit: int = 1000, weights: str = "") -> "Table":
-    """Measure errors on corrupted images (19 corruptions, 5 severities) or on ImageNet-A, -R and -C.
+    """Measure errors on corrupted images (19 kinds) or on ImageNet-A, -R and -C.
 
     Args:
         run: the run's folder.

@@ -56,7 +56,7 @@ def tables() -> "Table":
 
 @checked
 def models(pattern: str = "") -> "Table":
-    """List the students with their costs: our own, or every timm classifier whose name matches.
+    """List students with their costs: our own, or timm classifiers by name.
 
     Args:
         pattern: such as `*tiny*`.
@@ -178,7 +178,7 @@ def _compared_with_float32(result: "Quantized") -> "Table":
 
 
 def demo() -> "Table":
-    """Train two ViTs on 200 handwritten digits in a minute or two, with simple classifiers for comparison.
+    """Train two ViTs on 200 handwritten digits, in a minute or two.
 
     Returns: a table of test accuracies; each run's report.html has the details.
     """

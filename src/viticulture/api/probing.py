@@ -31,7 +31,7 @@ def probe(
     out: str = "",
     overrides: dict[str, Any] | None = None,
 ) -> "Table | Run":
-    """Evaluate a frozen network by classifiers on its features; rank several; or leave a run with a new classifier.
+    """Train a classifier on a frozen network's features; rank several networks.
 
     One network is evaluated by linear classifiers and nearest neighbors. Several are ranked: each gets a linear
     classifier, validation images that the data has, or else cross-validation, order them, and test images give
@@ -70,6 +70,8 @@ def probe(
             raise UserError(f"several networks leave a run each in a folder, and {out} is a file; name a folder")
         if isinstance(data, str) and not data:
             raise UserError("labeled images are needed: viticulture probe NETWORK DATA --out FOLDER")
+        if "data.unlabeled" in (overrides or {}):
+            raise UserError("a classifier is fitted to labels, and data.unlabeled has none; leave it out")
         if len(networks) == 1:
             return train(data, PROBE, out=out, overrides={**(overrides or {}), "student.init": networks[0]})
         if "method.decay" in (overrides or {}):
@@ -85,10 +87,10 @@ def probe(
 
 @checked
 def review(data: Any, out: str = "review.html", overrides: dict[str, Any] | None = None) -> "Table":
-    """Find images that deserve a second look: labels that are probably wrong, near-duplicates with different labels,
-    blank images, unusual sizes, outliers.
+    """Find images with labels that may be wrong, near-duplicates, blank images and outliers.
 
-    Every image is predicted by a classifier that was trained on others, on the features of a frozen network (--init).
+    Near-duplicates count where their labels differ. Every image is predicted by a classifier that was trained on
+    others, on the features of a frozen network (--init).
 
     Args:
         data: labeled images, one class each; those of all splits are reviewed. In Python also an object, as for
@@ -112,9 +114,10 @@ def review(data: Any, out: str = "review.html", overrides: dict[str, Any] | None
 
 @checked
 def label_next(run: Any, images: list[str], count: int = 50, out: str = "next.html") -> "Table":
-    """Choose the unlabeled images to label next: those the run is uncertain about, and that differ from each other.
+    """Choose the unlabeled images to label next.
 
-    Images of the run's own data are left out by their pixels, and so are copies among the others.
+    They are images that the run is uncertain about and that differ from each other. Images of the run's own data are
+    left out by their pixels, and so are copies among the others.
 
     Args:
         run: the run of a classifier, or hf-hub:USER/NAME; `viticulture probe NETWORK DATA --out RUN` makes one of a

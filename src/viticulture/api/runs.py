@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @checked
 def evaluate(run: Any, data: Any = "", out: str = "") -> "Results[Any]":
-    """Measure a run's weights: on its own test images, or on other labeled images of the same classes.
+    """Measure a run on its test images, or on other labeled images of its classes.
 
     Of runs that find objects or tell pixels apart, on others with boxes or masks.
 
@@ -111,10 +111,10 @@ def predict(
 
 @checked
 def export(run: Any, out: Any, weights: str = "", int8: bool = False, from_pixels: bool = False) -> "Path | Quantized":
-    """Write a run's student as ONNX; a detector's or a segmenter's with all that lies between an image and its answers.
+    """Write a run's student as ONNX.
 
-    Of several labels an image the file gives probabilities, and its metadata hold their thresholds; of a run
-    without labels it gives features.
+    Files of detectors and segmenters hold every step from the image to the predictions. Of several labels an image the
+    file gives probabilities, and its metadata hold their thresholds; of a run without labels it gives features.
 
     Args:
         run: the run's folder, or hf-hub:USER/NAME. Weights there are safetensors and config.json that timm loads.

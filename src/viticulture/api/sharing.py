@@ -46,7 +46,7 @@ def serve(run: Any, weights: str = "", host: str = "127.0.0.1", port: int = 8000
 
 @checked
 def push(run: Any, repository: str, weights: str = "", private: bool = False) -> str:
-    """Upload a run to the Hugging Face Hub: weights in timm's format, recipe, results and a model card.
+    """Upload a run to the Hugging Face Hub, in timm's format, with a model card.
 
     For detection and segmentation timm loads the backbone. No image, file name or path is uploaded; the names of the
     classes, the data set and the run are, and of a classifier features (vectors) of up to 1,000 training images.

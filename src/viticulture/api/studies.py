@@ -28,7 +28,7 @@ def compare(
     where: Where = HERE,
     overrides: dict[str, Any] | None = None,
 ) -> "Study":
-    """Compare recipes on a data set: recipes x training subsets x seeds, with confidence intervals.
+    """Compare recipes on a data set over training subsets and seeds, with intervals.
 
     `viticulture compare resume STUDY` continues after a stop; `viticulture compare --table TABLE` trains a paper's
     table, `--search KEY=LOW..HIGH KEY=A,B` searches the keys of a recipe. If a training fails the others continue, and

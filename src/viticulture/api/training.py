@@ -68,7 +68,8 @@ def train(  # noqa: PLR0913  (its parameters are the options of the command)
         student: short for {"student.name": ...}.
         teacher: a trained network that teaches the student: a run, a timm model, hf-hub:OWNER/NAME,
             ARCHITECTURE=FILE. It teaches by its predictions, for which one of other classes first gets a classifier,
-            in a run of its own next to the student's; other tasks than classification by its features.
+            in a run of its own next to the student's; other tasks than classification by its features. Several,
+            separated by commas, teach by the mean of their predictions.
         callbacks: Lightning callbacks; one that stops the training early leaves a finished run.
         progress: False: print nothing on standard error.
 
@@ -92,43 +93,52 @@ def train(  # noqa: PLR0913  (its parameters are the options of the command)
 
     with _alone(progress):
         if TEACHER in overrides:
-            overrides = _with_classifier(data, recipe, seed, out, overwrite, overrides)
+            overrides = _with_classifiers(data, recipe, seed, out, overwrite, overrides)
         return _train(begin(data, recipe, seed, out, overwrite, overrides, command()), callbacks=callbacks)
 
 
-def _with_classifier(
+def _with_classifiers(
     data: Any, recipe: str, seed: int, out: str, overwrite: bool, overrides: dict[str, Any]
 ) -> dict[str, Any]:
-    """Give a teacher of other classes a classifier of the student's, where that learns classes: a run of its own, next
-    to the student's, that teaches in its place. Arguments as for `train`."""
+    """Give teachers of other classes a classifier of the student's, where that learns classes: a run of their own, next
+    to the student's, that teaches in their place. Arguments as for `train`."""
     from ..budget import recipes
     from ..budget.prepare import opened
+    from ..config.start import teachers_of
     from ..models.weights.sources import anchored, predicts
     from ..training.run_folder import RunFolder
     from ..training.session import begin, run_path
 
-    teacher = anchored(str(overrides[TEACHER]))
+    sources = teachers_of(str(overrides[TEACHER]))
     keys = {key: value for key, value in overrides.items() if key != TEACHER}
     source, student, _ = opened(data, recipe, keys)
-    if not recipes.may_be_taught(student) or predicts(teacher, source.classes):
+    if not recipes.may_be_taught(student):
         return overrides
-    if student.engine.processes > 1:
-        raise UserError(
-            f"{teacher} predicts other classes, and in several processes gets no classifier of these; make one first: "
-            f"viticulture probe {teacher} DATA --out {TEACHER}, then --teacher {TEACHER}"
-        )
     path = run_path(out, data)
-    RunFolder.check_free(path, overwrite)
-    place, taught_by = f"{path}-{TEACHER}", f"--{TEACHER} {shell_word(f'{path}-{TEACHER}')}"
-    if Path(place, "run.json").exists() and not overwrite:
-        raise UserError(f"{place} exists already, of an earlier command; add {taught_by}, or --overwrite to replace it")
-    log(f"note     {overrides[TEACHER]} gets a classifier of these classes first, in {place}")
-    session = begin(data, recipes.probe_stage(student, teacher), seed, place, overwrite, {}, command())
-    try:
-        _train(session)
-    except KeyboardInterrupt as stop:  # resuming only the teacher would leave no student
-        raise KeyboardInterrupt(f"{stop}` and then the same command with `{taught_by}") from stop
-    return {**keys, TEACHER: place}
+    taught_by = [
+        named if predicts(anchored(named), source.classes) else f"{path}-{TEACHER}{number if sources[1:] else ''}"
+        for number, named in enumerate(sources, 1)
+    ]
+    option = f"--{TEACHER} {shell_word(','.join(taught_by))}"
+    missing = {place: anchored(named) for named, place in zip(sources, taught_by, strict=True) if place != named}
+    for place, teacher in missing.items():
+        if student.engine.processes > 1:
+            raise UserError(
+                f"{teacher} predicts other classes, and in several processes gets no classifier of these; make one "
+                f"first: viticulture probe {teacher} DATA --out {TEACHER}, then --teacher {TEACHER}"
+            )
+        RunFolder.check_free(path, overwrite)
+        if Path(place, "run.json").exists() and not overwrite:
+            raise UserError(
+                f"{place} exists already, of an earlier command; add {option}, or --overwrite to replace it"
+            )
+    for place, teacher in missing.items():
+        log(f"note     {teacher} gets a classifier of these classes first, in {place}")
+        try:
+            _train(begin(data, recipes.probe_stage(student, teacher), seed, place, overwrite, {}, command()))
+        except KeyboardInterrupt as stop:  # resuming only the teacher would leave no student
+            raise KeyboardInterrupt(f"{stop}` and then the same command with `{option}") from stop
+    return {**keys, TEACHER: ",".join(taught_by)}
 
 
 @checked

@@ -118,9 +118,10 @@ def _alone(run: Path) -> Iterator[None]:
 
 def corrected(plan: BudgetPlan, number: int) -> BudgetPlan:
     """Return the plan with the length of a stage that is about to begin, from the time that is left and from the
-    slowdown of the earlier stages, except for those that took no steps. The first one's stays as planned."""
+    slowdown of the earlier stages, except for those that took no steps. The first one's stays as planned, and that of a
+    stage without steps."""
     stage, earlier = plan.stages[number], plan.stages[:number]
-    if earlier:
+    if earlier and stage.step_times.step:
         timed = [before for before in earlier if before.step_times.step]
         actual = sum(before.spent or 0 for before in timed)
         expected = sum(stage_seconds(before.step_times, before.epochs) for before in timed)
@@ -198,7 +199,7 @@ class _Follower:
             fixed = calibrated(plan, number, epochs, stopwatch.seconds, self.now() - began)
             length = fixed.stages[number].epochs
             if length != stage.epochs:
-                self.log(f"length   {counted(length, 'epoch')} in place of {stage.epochs}, by the time of the first")
+                self.log(f"length   {counted(length, 'epoch')} in place of {stage.epochs}, by the measured time")
                 fixed.write(self.run)
                 set_length(session.run, length)
             return resumed_session(session)

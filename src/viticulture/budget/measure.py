@@ -114,11 +114,11 @@ class Measurements:
         except (UserError, RuntimeError, AssertionError, ValueError):
             return False
 
-    def dummy_checkpoint(self, config: Config, dataset: Dataset, size: int | None = None) -> str:
-        """Return a folder with random weights of a config's student, in place of a run that is not trained yet. `size`:
-        side of its images, pixels; null for those of the data set.
+    def dummy_checkpoint(self, config: Config, dataset: Dataset, size: int | None = None, name: str = "dummy") -> str:
+        """Return a folder, of this name, with random weights of a config's student, in place of a run that is not
+        trained yet. `size`: side of its images, pixels; null for those of the data set.
         """
-        folder, data_spec = self.folder / "dummy", replace(data_spec_of(dataset), teacher_size=None)
+        folder, data_spec = self.folder / name, replace(data_spec_of(dataset), teacher_size=None)
         if size is not None:
             data_spec = replace(data_spec, image_size=(size, size))
         save(student_of(config, data_spec), folder, data_spec)

@@ -13,7 +13,7 @@ epochs (`follow.py`). After that a stage's length is fixed, so that it resumes e
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from ..config.checks import check_learns_unlabeled
 from ..config.keys import STAGES
 from ..config.references import check_outlast, from_anywhere
 from ..config.resolve import Config, plan_of
-from ..config.start import LARGEST_SIDE, load_started
+from ..config.start import LARGEST_SIDE, load_started, teachers_of
 from ..data.dataset import Dataset
 from ..data.image_settings import shape_of
 from ..data.open import open_source
@@ -60,7 +60,7 @@ class BudgetRequest:
     overrides: dict[str, Any]
     budget: TimeBudget
     overwrite: bool = False
-    teacher: str = ""  # a trained network that teaches the student; "" for none
+    teacher: str = ""  # trained networks that teach the student, separated by commas; "" for none
 
 
 def make_plan(
@@ -80,12 +80,14 @@ def make_plan(
             f"--teacher {request.teacher} teaches a student of one class an image that has no guides and no trained "
             "start; leave --budget out to combine it with others"
         )
-    if not request.teacher:
+    teachers = [anchored(source) for source in teachers_of(request.teacher)] if request.teacher else []
+    if not teachers:
         check_learns_unlabeled(base)
     base = replace(base, values=from_anywhere(base.values))
     if request.overwrite:
         check_outlast(base.values, request.out)
-        check_outlast({"student.init": request.teacher}, request.out)
+        for source in teachers:
+            check_outlast({"student.init": source}, request.out)
 
     def left() -> float:
         return request.budget.seconds * (1 - MARGIN) - (now() - began)
@@ -94,16 +96,14 @@ def make_plan(
         images = labeled.images_alone
         measured = measurements(images, request.seed, Path(folder), now, request.budget.seconds)
         config = base if recipes.is_dense(base) else _chosen(request, base, measured, left)
-        probe = None
-        if request.teacher:
-            largest = request.overrides.get("images.teacher_size") or LARGEST_SIDE
-            probe = recipes.probe_stage(config, anchored(request.teacher), largest)
-        decoded = config if probe is None else config.changed({"images.teacher_size": _side(probe)}, by="budget")
+        largest = request.overrides.get("images.teacher_size") or LARGEST_SIDE
+        probes = [recipes.probe_stage(config, source, largest) for source in teachers]
+        decoded = config.changed({"images.teacher_size": _side(probes)}, by="budget") if probes else config
         dataset = load_dataset(labeled, decoded, request.seed, watch=_in_time(request, left))
         if recipes.is_dense(config):
             config = config.changed({"images.image_size": dataset.image_size}, by="images")
         place = folder_of(request.data)
-        for each in filter(None, (config, probe)):  # else the last stage would refuse
+        for each in (config, *probes):  # else the last stage would refuse
             check_leakage(each, dataset, {"folder": place, "name": dataset.name})
         return BudgetPlan(
             budget=request.budget.text,
@@ -111,9 +111,9 @@ def make_plan(
             folder=place,
             seed=request.seed,
             command=command,
-            stages=_stages(request, config, default, dataset, measured, left)
-            if probe is None
-            else _taught_stages(request, config, probe, dataset, measured, left),
+            stages=_taught_stages(request, config, probes, dataset, measured, left)
+            if probes
+            else _stages(request, config, default, dataset, measured, left),
             prepared=now() - began,
         )
 
@@ -238,20 +238,23 @@ def _stages(
 def _taught_stages(
     request: BudgetRequest,
     config: Config,
-    probe: Config,
+    probes: Sequence[Config],
     dataset: Dataset,
     measured: Measurements,
     left: Callable[[], float],
 ) -> tuple[Stage, ...]:
-    """Return the stages of a student that a trained network teaches: its classifier, where it has none of these
-    classes, and the student, for all the time that is left."""
-    overrides, source, size = request.overrides, str(probe.student.init), _side(probe)
-    ready = predicts(source, dataset.classes)
+    """Return the stages of a student that trained networks teach: a classifier of each that has none of these classes,
+    and the student, for all the time that is left."""
+    overrides, size, sources = request.overrides, _side(probes), [str(probe.student.init) for probe in probes]
+    missing = [not predicts(source, dataset.classes) for source in sources]
     untaught = replace(dataset, image_settings=replace(dataset.image_settings, teacher_size=None))
     student, alone = recipes.with_sparse_validation(overrides, *measured.fastest(config, untaught))
     student, alone = recipes.with_affordable_views(overrides, student, alone, dataset, left())
-    stand_in = source if ready else measured.dummy_checkpoint(probe, dataset, size)
-    keys = recipes.taught_keys(student, overrides, stand_in, size)
+    stand_ins = [
+        measured.dummy_checkpoint(probe, dataset, size, f"dummy{number}") if lacks else source
+        for number, (probe, source, lacks) in enumerate(zip(probes, sources, missing, strict=True))
+    ]
+    keys = recipes.taught_keys(student, overrides, stand_ins, size)
     passes = max(measured.step_times(student.changed(keys, by="budget"), dataset).step - alone.step, 0.0)
     if views := student.changed(keys, by="budget").train.fixed_views:
         if "train.fixed_views" not in overrides:
@@ -260,23 +263,25 @@ def _taught_stages(
         times = replace(alone, step=alone.step + TEACHER_VIEW * passes, once=views * alone.steps * passes)
     else:
         times = replace(alone, step=alone.step + passes)
-    image = passes / plan_of(student, len(dataset.trained_on)).batch_size
+    image = passes / plan_of(student, len(dataset.trained_on)).batch_size / len(probes)
     tested = len(dataset.val or ()) + len(dataset.test or ())
     probed = StepTimes(0.0, 1, image, 0, tested, probed_images=len(dataset.train) + len(dataset.val or ()))
-    reserved = 0.0 if ready else stage_seconds(probed, 1)
-    epochs = epochs_within(times, left() - reserved)
+    reserved = stage_seconds(probed, 1)
+    epochs = epochs_within(times, left() - reserved * sum(missing))
     if not epochs:
-        raise UserError(_too_short(request, config, replace(times, once=times.once + reserved), left()))
-    name = "1-teacher"
-    keys = recipes.taught_keys(student, overrides, source if ready else f"{STAGES}/{name}", size, views)
+        raise UserError(_too_short(request, config, replace(times, once=times.once + reserved * sum(missing)), left()))
+    stages = list[Stage]()
+    for place, (probe, lacks) in enumerate(zip(probes, missing, strict=True)):
+        if lacks:
+            stages.append(_stage(f"{len(stages) + 1}-teacher", "teacher", probe, probed, 1, reserved))
+            sources[place] = f"{STAGES}/{stages[-1].name}"  # `read_plan` says where
+    keys = recipes.taught_keys(student, overrides, sources, size, views)
     student = _mixed(request, student.changed(keys, by="budget"), dataset, epochs, epochs * alone.steps)
     if "schedule.warmup_epochs" in overrides:  # the user's is meant for the length that is planned
         student = student.changed(recipes.length_keys(student, epochs, epochs), by="budget")
     student = student.changed(recipes.warmup_keys(student, epochs), by="budget")
-    last = _stage(
-        "1-student" if ready else "2-student", "student", student, times, epochs, stage_seconds(times, epochs)
-    )
-    return (last,) if ready else (_stage(name, "teacher", probe, probed, 1, reserved), last)
+    seconds = stage_seconds(times, epochs)
+    return *stages, _stage(f"{len(stages) + 1}-student", "student", student, times, epochs, seconds)
 
 
 def _mixed(request: BudgetRequest, config: Config, dataset: Dataset, epochs: int, steps: int) -> Config:
@@ -301,9 +306,9 @@ def _stage(name: str, kind: Kind, config: Config, times: StepTimes, epochs: int,
     )
 
 
-def _side(probe: Config) -> int:
-    """Return the side of a teacher's images, pixels."""
-    return max(shape_of(probe.images.image_size or LARGEST_SIDE))
+def _side(probes: Sequence[Config]) -> int:
+    """Return the side of the teachers' images, pixels."""
+    return max(max(shape_of(probe.images.image_size or LARGEST_SIDE)) for probe in probes)
 
 
 def _in_time(request: BudgetRequest, left: Callable[[], float]) -> Progress:

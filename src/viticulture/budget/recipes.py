@@ -6,7 +6,7 @@ them. Keys that the user sets (`overrides`) are never replaced.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..config.load import load_config, read
 from ..config.references import check_alone
 from ..config.resolve import Config, resolve
 from ..config.schema import of_class
-from ..config.start import LARGEST_SIDE, TAUGHT, load_started
+from ..config.start import LARGEST_SIDE, TAUGHT, load_started, taught_by
 from ..data.dataset import Dataset
 from ..errors import UserError
 from ..models.students import is_hybrid_student
@@ -136,13 +136,12 @@ def probe_stage(config: Config, source: str, largest: int = LARGEST_SIDE) -> Con
 def taught_keys(
     config: Config,
     overrides: Mapping[str, Any],
-    teacher: str,
+    teachers: Sequence[str],
     size: int,
     views: int | None = TAUGHT["train.fixed_views"],
 ) -> Keys:
-    """Let a trained network of the student's classes teach it, on images of its size, by so many views of each."""
-    keys = {**TAUGHT, "guides.logits": {**TAUGHT["guides.logits"], "teacher": teacher}, "images.teacher_size": size}
-    keys["train.fixed_views"] = views
+    """Let trained networks of the student's classes teach it, on images of their size, by so many views of each."""
+    keys = {**taught_by(teachers), "images.teacher_size": size, "train.fixed_views": views}
     return {key: value for key, value in keys.items() if key not in overrides}
 
 

@@ -2,15 +2,14 @@
 """Recipes with a trained network: to start from (`--init`), whose architecture, colors and image size they take; or to
 teach the student (`--teacher`)."""
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..data.image_settings import NORMALIZE
 from ..errors import UserError
 from ..guides.guide import Capability
 from ..models.students import takes_patch_size
-from ..models.weights.sources import describe
+from ..models.weights.sources import Description, describe
 from .keys import TEACHER
 from .load import load_config, read
 from .references import GIVEN, ROW, references
@@ -31,34 +30,68 @@ TAUGHT: dict[str, Any] = {
 computed once."""
 
 
+def teachers_of(named: str) -> list[str]:
+    """Return the sources in a comma-separated list. Raises: UserError if one is empty."""
+    sources = [source.strip() for source in named.split(",")]
+    if not all(sources):
+        raise UserError(f"--teacher takes trained networks, separated by commas, got {named!r}")
+    return sources
+
+
+def taught_by(sources: Sequence[str]) -> dict[str, Any]:
+    """Return `TAUGHT` under networks that predict the student's classes.
+
+    Several teach by the mean of their probabilities, in which the gradient of soft distillation is linear: by a guide
+    each, with its share of the weight.
+    """
+    one = TAUGHT["guides.logits"]
+    guides = {f"guides.logits_{number}": {"class": "logits", **one} for number in range(2, len(sources) + 1)}
+    keys = {**TAUGHT, **guides}
+    for key, source in zip(("guides.logits", *guides), sources, strict=True):
+        keys[key] = {**keys[key], "weight": one["weight"] / len(sources), "teacher": source}
+    return keys
+
+
 def with_teacher(name: str, overrides: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return overrides of a recipe with `TEACHER` replaced by keys of guides.
 
-    A recipe that leaves teachers to the user gets this one. Any other gets `TAUGHT` where the teacher is a run that
-    predicts classes, which then must be the data's; else guide `feature_distillation`.
+    A recipe that leaves teachers to the user gets this one. Any other gets `taught_by` where the teachers are runs that
+    predict classes, which then must be the data's; else guide `feature_distillation`, of one teacher.
 
     Raises: UserError for a source that does not exist, or that can teach this recipe nothing.
     """
     keys = dict(overrides or {})
-    source = keys.pop(TEACHER, None)
-    if source is None:
+    named = keys.pop(TEACHER, None)
+    if named is None:
         return keys
-    about, recipe = describe(source), read(name)
+    sources, recipe = teachers_of(str(named)), read(name)
+    abouts, source = [describe(each) for each in sources], sources[0]
     chosen = {f"guides.{key}": source for key in references(recipe.get("guides") or {}, GIVEN) if key.endswith(TEACHER)}
     if not chosen:
         method = load_config(name, {key: keys[key] for key in keys if not key.startswith("guides.")}).method_class
-        if about.config.get("student") and about.config.get("num_classes") and Capability.CLASSES in method.provides:
-            chosen = {**TAUGHT, "guides.logits": {**TAUGHT["guides.logits"], "teacher": source}}
-        elif Capability.FEATURES not in method.provides:
+        predicting = all(about.config.get("student") and about.config.get("num_classes") for about in abouts)
+        if predicting and Capability.CLASSES in method.provides:
+            return {**taught_by(sources), **_larger_images(abouts, recipe), **keys}
+        if Capability.FEATURES not in method.provides:
             raise UserError(
                 f"--teacher {source} teaches by predictions or features of whole images, which recipe {name} lacks; "
                 f"leave it out, or start from that network: --init {source}"
             )
-        else:
-            chosen = {"guides.feature_distillation.teacher": source}
-    if about.image_size and not (recipe.get("images") or {}).get("teacher_size"):
-        chosen["images.teacher_size"] = min(max(about.image_size), LARGEST_SIDE)
-    return {**chosen, **keys}
+        chosen = {"guides.feature_distillation.teacher": source}
+    if len(sources) > 1:
+        raise UserError(
+            f"several teachers teach by their predictions of the student's classes, and {named} teach recipe {name} by "
+            "features; name one"
+        )
+    return {**chosen, **_larger_images(abouts, recipe), **keys}
+
+
+def _larger_images(abouts: Sequence[Description], recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the size of the images for teachers, unless a recipe has one."""
+    sides = [max(about.image_size) for about in abouts if about.image_size]
+    if not sides or (recipe.get("images") or {}).get("teacher_size"):
+        return {}
+    return {"images.teacher_size": min(max(sides), LARGEST_SIDE)}
 
 
 def load_started(name: str, overrides: Mapping[str, Any] | None) -> Config:
@@ -91,8 +124,4 @@ def load_started(name: str, overrides: Mapping[str, Any] | None) -> Config:
         keys["images.normalize"] = next(names, [list(values) for values in colors])
     if size and not config.method_class.batch_spec.dense and not about.config.get("network"):
         keys["images.image_size"] = size[0] if size[0] == size[1] else list(size)
-    keys = {key: value for key, value in keys.items() if key not in chosen}
-    said = {key: value for key, value in keys.items() if value not in (None, {}) and key != "images.image_size"}
-    about_it = ", ".join(f"{key} {value}" for key, value in said.items())  # a budget may yet change the size
-    config = config.changed(keys, by="init")
-    return replace(config, warnings=(*config.warnings, f"{source} brings {about_it}")) if said else config
+    return config.changed({key: value for key, value in keys.items() if key not in chosen}, by="init")

@@ -130,7 +130,7 @@ def _best_views(run: RunFolder, images: Images, score: Callable[[Predictions], f
     listed = ", ".join(
         f"{name} {100 * value:.1f} %" if share else f"{name} {value:.4g}" for name, value in scores.items()
     )
-    log(f"views    {best} (test-time augmentation; on {len(images):,} validation images: {listed})")
+    log(f"views    {best}: test-time augmentation chosen on {len(images):,} validation images ({listed})")
     return best
 
 

@@ -2,7 +2,7 @@
 """The contract of a method, which turns a batch into named loss terms; training/module.py trains it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, cast
 
@@ -149,6 +149,7 @@ class Method(nn.Module, ABC):
             on the device hold, and nothing in it waits for the device; so a CUDA graph can hold a step. Not inherited.
         depends_on_length: a step depends on `length`, so a budget does not fix the length during warm-up.
         start: digest of the weights that the student starts from; None for random ones.
+        loaded: sentences about these weights: their source, what was loaded and what was not.
         taps: the student's pass, `taps(images)`, with what guides read.
         length: of the training, set by the run before it.
         step: set before every call of `losses`.
@@ -166,6 +167,7 @@ class Method(nn.Module, ABC):
     capturable: ClassVar[bool] = False
     depends_on_length: ClassVar[bool] = True
     start: str | None = None
+    loaded: Sequence[str] = ()
 
     def __init__(self, setup: Setup, forward: Callable[..., Any] | None = None) -> None:
         super().__init__()

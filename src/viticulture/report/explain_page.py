@@ -120,7 +120,8 @@ def write_explanation(run: RunFolder, explanation: Explanation) -> Path:
 def explanation_page(title: str, name: str, explanation: Explanation) -> str:
     """The page as HTML text; the network is called by `name`."""
     attention = Section("What it attends to", galleries(explanation.attention))
-    return document(Head(title, sentence=_basis(explanation)), [*_explained(name, explanation), attention])
+    head = Head(title, _conclusion(explanation.analysis), _basis(explanation))
+    return document(head, [*_explained(name, explanation), attention])
 
 
 def explanation_sections(run: RunFolder, explanation: Explanation | None) -> list[Section]:
@@ -138,6 +139,18 @@ def _explained(name: str, explanation: Explanation) -> list[Section]:
             likeness_section(explanation.cka, name, explanation.compared_with, explanation.analysis.reading)
         )
     return sections
+
+
+def _conclusion(inside: LayerAnalysis) -> str:
+    """Return how far the first and the last layer attend, and which layers differ most."""
+    first, last = (inside.distance[i].mean().item() for i in (0, -1))
+    row, column = divmod(int(inside.cka.argmin()), inside.cka.shape[1])
+    begin = _first(inside.reading)
+    return (
+        f"A patch attends to patches {first:.1f} pixels away on average in the first layer and {last:.1f} in the last; "
+        f"uniform attention reaches {inside.uniform[0][0]:.1f}. Features of layers {row + begin} and {column + begin} "
+        f"differ most (CKA {inside.cka[row, column].item():.2f})."
+    )
 
 
 def _basis(explanation: Explanation) -> str:

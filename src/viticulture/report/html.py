@@ -29,6 +29,7 @@ TERMS = {
     "balanced accuracy": "the mean over classes of the share of their images that are classified correctly",
     "CKA": "centered kernel alignment: how similar the features of two layers are, from 0 to 1",
     "calibration error": "mean difference between confidence and accuracy; 0 % is perfect",
+    "KL": "Kullback-Leibler divergence: how far two predictions are apart; 0 is equal",
     "IoU": "intersection over union: the area that prediction and truth share, relative to the area of both",
     "macro-F1": "the mean over classes of F1, the harmonic mean of precision and recall",
     "MACs": "multiply-accumulate operations for one image: multiplications, each with an addition",

@@ -63,9 +63,9 @@ def agreement_section(agreement: Agreement | None) -> list[Section]:
         for matrix in (agreement.both_wrong, agreement.same_prediction)
     )
     tables = [
-        Table("The student, its heads and its teachers", columns, rows, note),
-        Table("Both wrong, images", pairs, wrong, "On the diagonal: the error of each."),
-        Table("Same prediction, images", pairs, same, "Correct or wrong."),
+        Table("Accuracy of student and teachers", columns, rows, note),
+        Table("Images on which both are wrong", pairs, wrong, "On the diagonal: the error of each."),
+        Table("Images for which both predict the same class", pairs, same, "Correct or wrong."),
     ]
     return [Section("Teachers", Markup().join(map(html_table, tables)))]
 

@@ -103,7 +103,8 @@ def section_of(section: TaskSection) -> Section:
         return Markup("<div>{}</div>").format(Markup().join(map(drawn, part)))
 
     parts = [drawn(part) for part in section.parts]
-    return Section(section.title, side_by_side(*parts) if section.side_by_side else Markup().join(parts))
+    html = side_by_side(*parts) if section.side_by_side else Markup().join(parts)
+    return Section(section.title, html, section.folded)
 
 
 def _tiles(page: RunPage) -> list[Tile]:

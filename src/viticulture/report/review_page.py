@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..analysis.galleries import Gallery, Group
+from ..data.sources.several import JOINT
 from ..errors import counted
-from ..evaluation.label_next import NextLabels
+from ..evaluation.label_next import NextLabels, Unlabeled
 from ..evaluation.review import REASONS, Review, Suspect
 from ..outputs import csv_text
 from ..table import Cell, Column, Table, percent
@@ -44,7 +45,7 @@ def review_page(review: Review, file: str) -> str:
         f"rows of images whose label is right, and train without the others (held-out images stay): viticulture train "
         f"DATA --data.leave_out {file}"
     )
-    conclusion = f"{counted(found, 'image')} of {review.images:,} deserve a second look."
+    conclusion = f"Of {review.images:,} images {found:,} deserve{'s' * (found == 1)} a second look."
     head = Head(f"Review of {review.data}", conclusion, sentence, review.warnings)
     return document(head, [_section(review, reason) for reason in REASONS])
 
@@ -68,8 +69,8 @@ def _lines(each: Suspect) -> list[str]:
 
 def next_summary(result: NextLabels, file: str) -> Table:
     """List the first images to label next; `file` lists all."""
-    columns = [Column("image", "name"), Column("predicted"), Column("probability")]
-    rows = [[each.name, each.predicted, each.probability] for each in result.chosen[:MAX_LISTED]]
+    columns = [Column("image", "name"), Column("predicted"), Column("probability", "decimal")]
+    rows: list[list[Cell]] = [[each.name, each.predicted, _percent(each)] for each in result.chosen[:MAX_LISTED]]
     note = f"{file} lists all {len(result.chosen):,}." if len(result.chosen) > MAX_LISTED else ""
     return Table(f"{_of(result)} to label next", columns, rows, note)
 
@@ -89,11 +90,16 @@ def next_page(result: NextLabels, file: str) -> str:
     more = f" The first {MAX_DRAWN} of {len(result.chosen):,}." if len(result.chosen) > MAX_DRAWN else ""
     note = f"In the order of choice. Below an image: the prediction and its probability.{more}"
     groups: list[Group] = [
-        ([each.picture], [f"{each.predicted or 'none'} {each.probability}".rstrip(), Path(each.name).name])
+        ([each.picture], [f"{each.predicted or 'none'} {_percent(each)}".rstrip(), Path(each.name).name])
         for each in drawn
     ]
     head = Head("Images to label next", f"{_of(result)} are worth labeling first.", sentence, result.warnings)
     return document(head, [Section("Images", galleries([Gallery("", groups, note)]))])
+
+
+def _percent(each: Unlabeled) -> str:
+    """Return the probabilities of an image's classes, such as 73.4 %."""
+    return ", ".join(percent(float(value)) for value in each.probability.split(JOINT) if value)
 
 
 def _of(result: NextLabels) -> str:

@@ -57,6 +57,8 @@ def page_of(run: RunFolder) -> RunPage:
         f"{metadata['student']['name']}, trained on {metadata['data']['name']} ({counts} images, {annotation}, "
         f"{height} x {width} pixels) by recipe {metadata['recipe']}, seed {metadata['seed']}."
     )
+    if loaded := metadata.get("loaded"):
+        sentence += f" Weights: {'; '.join(loaded)}."
     return RunPage(
         title=f"{metadata['student']['name']} on {metadata['data']['name']}",
         sentence=sentence,

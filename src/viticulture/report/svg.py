@@ -18,9 +18,9 @@ from .html import Markup, fill
 from .labels import Box, place_levels, text_box
 
 WIDTH, HEIGHT = 400, 250  # pixels
-LEFT, RIGHT, TOP, BOTTOM = 48, 16, 24, 40  # margins
+LEFT, RIGHT, TOP, BOTTOM = 52, 16, 24, 40  # margins
 ROW = 30  # pixels
-MAX_NAME, CELL = 30, 7.2  # columns of a terminal, and pixels of one
+MAX_NAME, CELL = 30, 7.6  # columns of a terminal, and pixels of one
 COLORS = 6
 MAX_POINTS = 400
 FEW_POINTS = 30  # are drawn as dots too

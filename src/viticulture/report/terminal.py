@@ -54,6 +54,7 @@ def introduce(session: Session) -> None:
         f"student  {student['name']}: {parameters} parameters, {macs} MACs per image",
         f"recipe   {session.config.name}: {epochs}, seed {session.seed}",
         f"run      {session.run.path}",
+        *(f"weights  {sentence}" for sentence in session.method.loaded),
         *(f"note     {warning}" for warning in session.warnings),
     ]
     for line in lines:

@@ -59,13 +59,16 @@ class ClassPrediction(Prediction):
         columns = [Column("name"), Column("label"), Column("probability", "percent")]
         measured = any(each.known is not None for each in predictions)
         columns += [Column(f"label {k + 1}") for k in places]
-        columns += [*[Column("known")] * measured, Column("error", "prose")]
+        note = unread([each.error for each in predictions])
+        columns += [*[Column("known")] * measured, *[Column("error", "prose")] * bool(note)]
         rows: list[list[Cell]] = []
         for each in predictions:
             more = [f"{name} {percent(share)}" for name, share in each.top[1:]] or [""] * len(places)
-            known = [_yes_or_no(each.known)] * measured
-            rows.append([each.name, each.label, each.probability if each.label else None, *more, *known, each.error])
-        return Table("", columns, rows, unread([each.error for each in predictions]))
+            last = [*[_yes_or_no(each.known)] * measured, *[each.error] * bool(note)]
+            rows.append([each.name, each.label, each.probability if each.label else None, *more, *last])
+        if any(each.known is False for each in predictions):
+            note = "; ".join(filter(None, (note, "known: no for images unlike the training images")))
+        return Table("", columns, rows, note)
 
     @staticmethod
     def csv(predictions: "Sequence[ClassPrediction]", classes: Sequence[str] = ()) -> str:
@@ -183,21 +186,22 @@ class Classification(ImageTask):
         accuracy = dict(references.accuracy) if references is not None else {}
         trained_on = references.images.get("train", ()) if references is not None else ()
         page = classification_page(results, accuracy, trained_on, galleries.get("mistakes", ()))
-        note = LineChart("", {}, "", "", self._unlike())
-        return replace(page, after=[*page.after, *[TaskSection("Images of other things", [note])] * bool(note.note)])
+        note = LineChart("", {}, "", "", self._unlike().replace("`", ""))
+        unlike = TaskSection("Images unlike the training images", [note], folded=True)
+        return replace(page, after=[*page.after, *[unlike] * bool(note.note)])
 
     def _unlike(self) -> str:
-        """Say how images of other things are noticed; "" where they are not."""
+        """Return how images unlike the training images are noticed; "" where they are not."""
         which = self.run.which()
         threshold = read_config(self.run.weights(which[0])).get(KEY) if which else None
         if not isinstance(threshold, float):
             return ""
         return (
-            "It predicts one of its classes for every image, and `known: no` for one unlike the training images: the "
-            f"cosine of its features and those of the {K}th most similar training image is below {threshold:.2f}, as "
-            "for 5 % of images of its own classes. The better the features, the more other things it notices: "
-            "most of them with a network that started from public weights, few with one that was trained on a few "
-            "thousand images alone. Similar other classes, such as another flower, are hard: many count as known."
+            "It predicts one of its classes for every image, even of something else. `known` is `no` for an image "
+            f"unlike the training images: the cosine between its features and those of the {K}th most similar training "
+            f"image is below {threshold:.2f}, as for 5 % of images of its classes. A network that started from public "
+            "weights notices most images of other things; one trained from scratch on a few thousand images notices "
+            "few. Of similar classes, such as another flower, many pass as known."
         )
 
     def limits(self, results: Results[Any]) -> list[str]:

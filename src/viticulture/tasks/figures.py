@@ -69,6 +69,7 @@ class TaskSection:
     parts: Sequence[Part | Sequence[Part]]
     side_by_side: bool = False
     sortable: bool = False
+    folded: bool = False
 
 
 @dataclass(frozen=True)

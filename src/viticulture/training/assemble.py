@@ -56,7 +56,8 @@ def student_of(config: Config, data_spec: DataSpec) -> nn.Module:
 
 
 def assemble(config: Config, dataset: Dataset, seed: int) -> tuple[Method, list[str]]:
-    """Return the method with its student and guides, initialized from the seed, and warnings about its weights."""
+    """Return the method with its student and guides, initialized from the seed, and warnings about its weights; what
+    was loaded is in its attribute `loaded`."""
     check_parts(config)
     data_spec = data_spec_of(dataset)
     requested: Student = config.student
@@ -64,37 +65,37 @@ def assemble(config: Config, dataset: Dataset, seed: int) -> tuple[Method, list[
     made = config.method_class
     task_spec = replace(data_spec, classes=()) if made.batch_spec.dense else data_spec  # detectors bring their heads
     student = student_of(config, task_spec)
-    warnings = initialize(student, requested.init, requested.init_blocks, task_spec.classes) if requested.init else []
+    loaded = initialize(student, requested.init, requested.init_blocks, task_spec.classes) if requested.init else []
     if requested.frozen_layers:
         freeze_layers(student, requested.frozen_layers)
     if requested.head is not None:
-        warnings.append(_with_probed_head(student, config, dataset))
+        loaded.append(_with_probed_head(student, config, dataset))
     taken = {name: tensor.clone() for name, tensor in student.state_dict().items()} if requested.init else {}
     guides = build_guides(config, student, data_spec)
     keywords = {key: value for key, value in made_parts(made, config.values["method"]).items() if key != "name"}
     optim, schedule, weights = config.optim, config.schedule, weights_of(config, dataset)
     share = len(dataset.train) / len(dataset.trained_on)
     method = made(Setup(student, data_spec, guides, optim, schedule, weights, share), **keywords)
-    method.start = start_digest(student)
+    method.start, method.loaded = start_digest(student), loaded
     count = method.batch_spec.local_crops
     if bool(count) != bool(config.values["augment_local_crops"]):
         fix = "say by augment_local_crops how they are made" if count else "take augment_local_crops out"
         raise UserError(f"method {config.values['method']['name']} needs {count} local crops of an image; {fix}")
-    started = student.state_dict()
+    started, warnings = student.state_dict(), _other_ranges(config)
     if lost := [name for name, tensor in taken.items() if not torch.equal(tensor, started[name])]:
         warnings.append(
             f"not loaded: {', '.join(lost)}, which method {config.values['method']['name']} sets itself; "
             "method.positions learned keeps the loaded ones"
         )
-    return method, [*warnings, *_other_ranges(config)]
+    return method, warnings
 
 
 def _with_probed_head(student: nn.Module, config: Config, dataset: Dataset) -> str:
-    """Train a student's head on its features of the training images, in place; return a note on it."""
+    """Train a student's head on its features of the training images, in place; return a sentence about it."""
     head = probe_head(student, data_spec_of(dataset), dataset, config.images.crop, first_device(config.engine))
     student.cpu().train()
     correct = ", ".join(f"{100 * share:.1f} % correct in {name}" for name, share in head.accuracy.items())
-    return f"the head starts as the optimum of logistic regression on features: weight decay {head.decay:g}, {correct}"
+    return f"the head is fitted to features by logistic regression: weight decay {head.decay:g}, {correct}"
 
 
 def _other_ranges(config: Config) -> list[str]:

@@ -60,7 +60,10 @@ def labeled_for(config: Config, source: Source) -> Source:
         single = () if joined else (f"no label of {source.name} is joined to another (cat|dog): it has one an image",)
         return replace(separated(source), warnings=(*source.warnings, *single))
     if source.labels.ndim == 2 and spec.labels and spec.contents == "classes":
-        raise UserError(f"{source.name} has several labels an image; train on them by --recipe {RECIPES['labels']}")
+        raise UserError(
+            f"{source.name} has several labels an image; train on them by viticulture train DATA --recipe "
+            f"{RECIPES['labels']}"
+        )
     if not spec.labels:
         return separated(source) if joined else source
     if joined:

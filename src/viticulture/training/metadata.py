@@ -41,6 +41,7 @@ METADATA: dict[str, Any] = {  # with a question mark: optional
     "chosen_by?": dict[str, float],
     "changes?": dict[str, str],
     "length?": int,
+    "loaded?": list[str],
     "logged?": dict[str, Any],
     "seconds?": float,
     "core_seconds?": float,

@@ -97,13 +97,13 @@ class RunFolder:
                 return
         except OSError as error:
             raise UserError(f"cannot use {path} as run folder: {error.strerror}; choose another --out") from error
+        if not ((path / "run.json").exists() or (path / PLAN).exists()):
+            raise UserError(f"{path} exists already and holds no run; choose another --out")
         if not overwrite:
             raise UserError(
                 f"{path} exists already; choose another --out, add --overwrite, "
                 f"or go on with it by `viticulture resume {shell_word(path)}`"
             )
-        if not ((path / "run.json").exists() or (path / PLAN).exists()):
-            raise UserError(f"--overwrite replaces runs only, and {path} holds no run.json")
 
     @classmethod
     def create(cls, path: str | Path, overwrite: bool = False) -> "RunFolder":

@@ -218,6 +218,7 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
         student={"name": config.student.name, "parameters": parameters, "macs": macs},
         batch_size=session.plan.batch_size,
         warnings=session.warnings,
+        loaded=list(method.loaded),
         teachers=teachers_of(method),
         start=method.start,
         settings=config.values,

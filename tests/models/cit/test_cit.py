@@ -194,7 +194,7 @@ def test_saved_weights_load_and_start_other_students(tmp_path: Path, name: str) 
     other = create_student(name, DataSpec(("a", "b"), (32, 32), TASK.mean, TASK.std), 8, SMALL)
     warnings = " ".join(initialize(other, str(tmp_path / "w")))
     assert "positions resampled from 2x2 to 4x4" in warnings
-    assert "head starts anew: head.weight, head.bias, heads.0.weight" in warnings
+    assert "head is new: head.weight, head.bias, heads.0.weight" in warnings
 
 
 @pytest.mark.slow

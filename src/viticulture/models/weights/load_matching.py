@@ -70,12 +70,12 @@ def load_matching(student: nn.Module, theirs: State, grid: PatchGrid | None, blo
         )
     student.load_state_dict(taken, strict=False)
     if blocks is not None:
-        warnings.append(f"the first {blocks} blocks and what comes before them are loaded, all else starts anew")
+        warnings.append(f"the first {blocks} blocks and what comes before them are loaded, all else is random")
     left = [key for key in keys if key not in taken]
     lists = {
-        "the head starts anew": [key for key in left if key.startswith(heads)],
-        "of another shape there, started anew": [k for k in left if k in theirs and not k.startswith(heads)],
-        "not there, started anew": [k for k in left if k not in theirs and not k.startswith(heads)],
+        "the head is new": [key for key in left if key.startswith(heads)],
+        "of another shape there, random here": [k for k in left if k in theirs and not k.startswith(heads)],
+        "not there, random here": [k for k in left if k not in theirs and not k.startswith(heads)],
         "there but not used": [key for key in theirs if key not in ours],
     }
     named = [f"{words}: {some(keys, NAMED)}" for words, keys in lists.items() if keys]
