@@ -14,7 +14,7 @@ from refusals import refused
 from untrained import untrained
 from viticulture.data.data_settings import DataSettings
 from viticulture.data.open import open_source
-from viticulture.data.splits import select
+from viticulture.data.splits import Splits, select
 from viticulture.errors import counted
 from viticulture.evaluation.review import out_of_fold, outliers
 from viticulture.models.weights.files import load, save
@@ -85,16 +85,22 @@ def test_training_images_of_a_list_are_left_out(photos: Path, listed: Path, tmp_
         f"{counted(sum(there), 'held-out image')} of it stay{'s' * (sum(there) == 1)}"
     ]
 
-    def leave_out(text: str) -> None:
-        (tmp_path / "list.csv").write_text(text)
-        select(source, DataSettings(leave_out=str(tmp_path / "list.csv")), 0)
+    def leave_out(text: str) -> Splits:
+        (tmp_path / "list.csv").write_text(text, encoding="utf-8")
+        return select(source, DataSettings(leave_out=str(tmp_path / "list.csv")), 0)[0]
 
     refused("needs a column image", leave_out, "name\nblue/3.png\n")
     refused("lists no image of", leave_out, "image\nelsewhere.png\n")
     refused("no training image of blue", leave_out, "image\n" + "\n".join(n for n in source.names if "blue" in n))
-    refused("list of images", select, source, DataSettings(leave_out=str(tmp_path / "absent.csv")), 0)
+    refused("cannot read list", select, source, DataSettings(leave_out=str(tmp_path / "absent.csv")), 0)
     refused("lists no image of", leave_out, "label,image\nblue\nred,gone.png\n")
-    leave_out("image\nblue/3.png\ngone.png\n")
+    for text in (
+        "image\nblue/3.png\ngone.png\n",
+        "\ufeffreason;Image\nlabel; blue/3.png\n\n",
+        "image\tlabel\nblue/3.png\n",
+    ):
+        rest = leave_out(text)  # as spreadsheets save it
+        assert set(whole["train"]) - set(rest["train"]) == {source.names.index("blue/3.png")} & set(whole["train"])
 
 
 def test_what_cannot_be_reviewed_is_one_line(photos: Path, tmp_path: Path) -> None:
