@@ -292,4 +292,4 @@ def fit_head(session: "Session", metadata: dict[str, Any]) -> None:
     seconds, core_seconds = round(time.perf_counter() - began, 1), round(time.process_time() - cores_began, 1)
     run.update(seconds=seconds, core_seconds=core_seconds, chosen_by=head.accuracy, temperature=[*head.temperature])
     for name, share in head.accuracy.items():
-        log(f"head     fitted with weight decay {head.decay:g}: {100 * share:.1f} % correct in {name}")
+        log(f"head     weight decay {head.decay:g}, {100 * share:.1f} % correct in {name}")
