@@ -25,6 +25,7 @@ from viticulture.study.terms import ALL_IMAGES, Terms
 
 SPACE = {"optim.lr": "1e-4..1e-2", "student.options.depth": "1..3", "optim.name": "adamw,sgd"}
 TIMES = StepTimes(step=0.1, steps=10, inference=0.001, val_images=1, held_out_images=1)
+DEPTH = "student.options.depth"
 WORDS = [f"{key}={text}" for key, text in SPACE.items()]
 
 
@@ -125,6 +126,14 @@ def test_proposals_lie_in_the_space_are_new_and_follow_results() -> None:
     assert not {each.name for each in next_ones} & {each.name for each in first[:40]}
     distance = [abs(np.log10(each.overrides["optim.lr"] / 1e-3)) for each in next_ones]
     assert np.median(distance) < 0.6 * np.median(np.abs(np.log10(rates / 1e-3)))
+    failing = [replace(each, val=None, status="failed") for each in past if each.cell.candidate.overrides[DEPTH] == 3]
+    others = [each for each in past if each.cell.candidate.overrides[DEPTH] != 3]
+    deep = [
+        sum(each.overrides[DEPTH] == 3 for each in searching._proposed(space, "default/digits", known, 30))
+        for known in (others, others + failing)
+    ]
+    assert deep[0] > 1.5 * deep[1], "what fails is proposed less than what is new"
+    assert searching._importance(space, others + failing) == searching._importance(space, others)
     importance = searching._importance(space, past)
     assert max(importance, key=lambda key: importance[key]) == "optim.lr"
     few = searching.space_of({"optim.name": "adamw,sgd"})

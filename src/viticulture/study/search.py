@@ -193,20 +193,21 @@ def _distributions(space: Space) -> dict[str, Any]:
 
 
 def _past(space: Space, outcomes: Sequence[Outcome]) -> Any:
-    """Return Optuna's study of the results so far."""
+    """Return Optuna's study of the results so far; what failed counts as the worst result, or it is proposed again."""
+    worst = min((each.val for each in outcomes if each.val is not None), default=0.0)
     optuna = _optuna()
     sampler = optuna.samplers.TPESampler(seed=len(outcomes), n_startup_trials=RANDOM)
     past = optuna.create_study(direction="maximize", sampler=sampler)
     for outcome in outcomes:
-        if outcome.val is not None:
+        if outcome.val is not None or outcome.status == "failed":
             values = {"params": outcome.cell.candidate.overrides, "distributions": _distributions(space)}
-            past.add_trial(optuna.create_trial(**values, value=outcome.val))
+            past.add_trial(optuna.create_trial(**values, value=worst if outcome.val is None else outcome.val))
     return past
 
 
 def _importance(space: Space, outcomes: Sequence[Outcome]) -> dict[str, float]:
     """Return the share of each key in the differences between results; nothing for too few results."""
-    past, optuna = _past(space, outcomes), _optuna()
+    past, optuna = _past(space, [each for each in outcomes if each.val is not None]), _optuna()
     with warnings.catch_warnings(), suppress(ValueError, RuntimeError):  # keys that do not vary
         warnings.simplefilter("ignore")
         if len(past.trials) >= MIN_IMPORTANCE:
