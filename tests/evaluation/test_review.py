@@ -13,6 +13,7 @@ from scipy.ndimage import gaussian_filter
 import viticulture
 from refusals import refused
 from untrained import untrained
+from viticulture.config.references import from_anywhere
 from viticulture.data.data_settings import DataSettings
 from viticulture.data.open import open_source
 from viticulture.data.splits import Splits, select
@@ -118,6 +119,13 @@ def test_training_images_of_a_list_are_left_out(photos: Path, listed: Path, tmp_
     ):
         rest = leave_out(text)  # as spreadsheets save it
         assert set(whole["train"]) - set(rest["train"]) == {source.names.index("blue/3.png")} & set(whole["train"])
+
+
+def test_a_recipe_names_its_list_by_a_path_that_holds_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "review.csv").write_text("image\n")
+    monkeypatch.chdir(tmp_path)
+    keys = {"data.leave_out": "review.csv", "data": {"leave_out": "gone.csv"}}
+    assert from_anywhere(keys) == {**keys, "data.leave_out": str(tmp_path / "review.csv")}
 
 
 def test_what_cannot_be_reviewed_is_one_line(photos: Path, tmp_path: Path) -> None:
