@@ -45,6 +45,8 @@ def test_each_image_is_recorded_once_over_restarts(task: Task, tmp_path: Path) -
     assert polled(again, 4) == ["b.png", "c.png"], "the last one of a watch that may have been killed, and the new one"
     assert Counter(names(out)) == Counter(["a.png", "b.png", "c.png"])
     (folder / "c.png").unlink()
+    with out.open("a") as file:
+        file.write("\n\n")  # edited
     assert polled(Watch(task, folder, out), 3) == []
     assert sorted(names(out)) == ["a.png", "b.png", "c.png"], "moved away, and still recorded"
 

@@ -106,6 +106,24 @@ def test_what_cannot_be_read_of_a_clip_is_a_line(tmp_path: Path, monkeypatch: py
         video.time_step("1 frame")
 
 
+def test_a_clip_that_was_not_copied_whole_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A .mkv says its length at its start, and ends anywhere without an error."""
+    whole, generator = tmp_path / "whole.mkv", np.random.default_rng(0)
+    with av.open(str(whole), "w") as out:
+        stream = out.add_stream("mpeg4", rate=10)
+        stream.width = stream.height = 128
+        for _ in range(100):
+            pixels = generator.integers(0, 255, (128, 128, 3), dtype=np.uint8)
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        out.mux(stream.encode())
+    assert len(read(whole, 1.0)) == 10
+    assert capsys.readouterr().err == ""
+    part = tmp_path / "part.mkv"
+    part.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    assert 3 <= len(read(part, 1.0)) <= 6
+    assert "of 10.0 s; was it copied whole?" in capsys.readouterr().err
+
+
 def test_frames_have_seconds_beside_images_in_csv_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = str(untrained(tmp_path / "run").path)
     film, torn = clip(tmp_path / "film.mp4"), tmp_path / "torn.mp4"

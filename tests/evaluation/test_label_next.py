@@ -5,6 +5,7 @@ import csv
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from trained import trained
 from untrained import photo, untrained
 from untrained_dense import untrained_dense
 from viticulture.cli import main
+from viticulture.evaluation import label_next
 from viticulture.evaluation.label_next import as_labels, select
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.weights.files import load, save
@@ -121,6 +123,25 @@ def test_images_with_labels_are_left_out(tmp_path: Path, unlabeled: Path, capsys
         "no image is left to label: left out 16 images",
         viticulture.label_next, tmp_path / "run", [str(tmp_path / "photos")], out=str(tmp_path / "own.html"),
     )  # fmt: skip
+
+
+def test_images_removed_meanwhile_are_left_out(
+    tmp_path: Path, unlabeled: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Catches: predictions of one image under the name of another; a traceback."""
+    run, chosen = untrained(tmp_path / "run").path, label_next.select
+
+    def remove(*arguments: Any) -> list[int]:
+        (unlabeled / "3.png").unlink()
+        return chosen(*arguments)
+
+    viticulture.label_next(run, [str(unlabeled)], out=str(tmp_path / "before.html"))
+    monkeypatch.setattr(label_next, "select", remove)
+    viticulture.label_next(run, [str(unlabeled)], out=str(tmp_path / "next.html"))
+    assert "left out 1 chosen image gone meanwhile" in capsys.readouterr().err
+    assert rows(tmp_path / "next.html") == [
+        row for row in rows(tmp_path / "before.html") if Path(row["image"]).name != "3.png"
+    ]
 
 
 def test_several_labels_are_chosen_from(tmp_path: Path, unlabeled: Path) -> None:

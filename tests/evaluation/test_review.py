@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.ndimage import gaussian_filter
 
 import viticulture
 from refusals import refused
 from untrained import untrained
+from viticulture.config.references import from_anywhere
 from viticulture.data.data_settings import DataSettings
 from viticulture.data.open import open_source
-from viticulture.data.splits import select
+from viticulture.data.splits import Splits, select
 from viticulture.errors import counted
-from viticulture.evaluation.review import out_of_fold, outliers
+from viticulture.evaluation.review import blurred, out_of_fold, outliers, sharpness
 from viticulture.models.weights.files import load, save
 from viticulture.scores.confident_learning import class_thresholds, margins, suspected
 
@@ -36,6 +38,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
             pixels = np.array(COLORS[shown]) + generator.normal(0, 45, (40, 40, 3))
             Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(root / name / f"{i}.png")
     Image.open(root / "red" / "0.png").save(root / "blue" / "copy.png")
+    few = (np.array(COLORS["red"]) + generator.normal(0, 45, (4, 4, 3))).clip(0, 255).astype(np.uint8)
+    Image.fromarray(few).resize((40, 40), Image.Resampling.BICUBIC).save(root / "red" / "blurred.png")
     Image.new("RGB", (40, 40), COLORS["green"]).save(root / "green" / "blank.png")
     pixels = (np.array(COLORS["red"]) + generator.normal(0, 45, (4, 12, 3))).repeat(10, 0).repeat(20, 1)
     Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(root / "red" / "long.png")
@@ -66,7 +70,21 @@ def test_a_review_lists_wrong_labels_copies_blank_and_odd_images(listed: Path) -
     reasons = {(row["image"], row["reason"]) for row in rows}
     assert {("blue/copy.png", "near-duplicate"), ("red/0.png", "near-duplicate")} <= reasons
     assert [name for name, reason in reasons if reason == "blank"] == ["green/blank.png"]
+    assert {row["image"] for row in rows if row["reason"] == "blurred"} == {"red/blurred.png", "red/long.png"}
     assert [name for name, reason in reasons if reason == "size"] == ["red/long.png"]
+
+
+def test_blurred_images_are_far_less_sharp_than_others() -> None:
+    """Catches: contrast or brightness taken for sharpness, images flagged where all are alike."""
+    generator = np.random.default_rng(0)
+    scenes = [gaussian_filter(generator.normal(120, 60, (96, 96)), generator.uniform(0.6, 1.2)) for _ in range(60)]
+    sharp = np.array([sharpness(scene) for scene in scenes])
+    assert sharpness(2 * scenes[0] + 20) == pytest.approx(sharp[0], abs=1e-3)
+    assert blurred(sharp) == []
+    assert blurred(np.full(20, -1.0)) == blurred(np.full(3, np.nan)) == []
+    soft = [gaussian_filter(scenes[0], 6), gaussian_filter(scenes[1], 3)]
+    worse = [sharpness(each * 60 / each.std()) for each in soft]
+    assert blurred(np.array([*sharp, np.nan, *worse])) == [61, 62]
 
 
 def test_training_images_of_a_list_are_left_out(photos: Path, listed: Path, tmp_path: Path) -> None:
@@ -85,16 +103,29 @@ def test_training_images_of_a_list_are_left_out(photos: Path, listed: Path, tmp_
         f"{counted(sum(there), 'held-out image')} of it stay{'s' * (sum(there) == 1)}"
     ]
 
-    def leave_out(text: str) -> None:
-        (tmp_path / "list.csv").write_text(text)
-        select(source, DataSettings(leave_out=str(tmp_path / "list.csv")), 0)
+    def leave_out(text: str) -> Splits:
+        (tmp_path / "list.csv").write_text(text, encoding="utf-8")
+        return select(source, DataSettings(leave_out=str(tmp_path / "list.csv")), 0)[0]
 
     refused("needs a column image", leave_out, "name\nblue/3.png\n")
     refused("lists no image of", leave_out, "image\nelsewhere.png\n")
     refused("no training image of blue", leave_out, "image\n" + "\n".join(n for n in source.names if "blue" in n))
-    refused("list of images", select, source, DataSettings(leave_out=str(tmp_path / "absent.csv")), 0)
+    refused("cannot read list", select, source, DataSettings(leave_out=str(tmp_path / "absent.csv")), 0)
     refused("lists no image of", leave_out, "label,image\nblue\nred,gone.png\n")
-    leave_out("image\nblue/3.png\ngone.png\n")
+    for text in (
+        "image\nblue/3.png\ngone.png\n",
+        "\ufeffreason;Image\nlabel; blue/3.png\n\n",
+        "image\tlabel\nblue/3.png\n",
+    ):
+        rest = leave_out(text)  # as spreadsheets save it
+        assert set(whole["train"]) - set(rest["train"]) == {source.names.index("blue/3.png")} & set(whole["train"])
+
+
+def test_a_recipe_names_its_list_by_a_path_that_holds_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "review.csv").write_text("image\n")
+    monkeypatch.chdir(tmp_path)
+    keys = {"data.leave_out": "review.csv", "data": {"leave_out": "gone.csv"}}
+    assert from_anywhere(keys) == {**keys, "data.leave_out": str(tmp_path / "review.csv")}
 
 
 def test_what_cannot_be_reviewed_is_one_line(photos: Path, tmp_path: Path) -> None:

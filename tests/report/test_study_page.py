@@ -17,6 +17,7 @@ import pytest
 from browser import CHROMIUM, Browser
 from made_results import classified
 from made_study import CLASSES, EVIL, study
+from viticulture.report.html import Head, Section, document, html_table
 from viticulture.report.study_charts import class_section, teaching_section
 from viticulture.report.study_page import render_study, write_study
 from viticulture.report.study_tables import all_results_table, results_table
@@ -289,6 +290,18 @@ def test_shares_of_rare_classes_are_means_over_folds(tmp_path: Path) -> None:
     words = Tags(section).words
     assert re.search("0.3 +100.0 +0.0 +[+]100.0", " ".join(words.split()))
     assert re.search("predicted class.*0.0 % 100.0 %", " ".join(words.split())), "b takes all of them for another"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_errors_in_a_table_stay_readable_on_a_phone(tmp_path: Path) -> None:
+    """Catches: a column of one word a line, which makes each row of a search's failures as high as the screen."""
+    names = [f"student.options.depth{i}" for i in range(4)]
+    table = Table("", [*map(Column, names), Column("status", "prose")], [[*names, "the image size " * 12]])
+    (tmp_path / "page.html").write_text(document(Head("A page", "One.", ""), [Section("Search", html_table(table))]))
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(tmp_path / "page.html", 420)
+        assert browser.run("document.querySelector('tbody tr').getBoundingClientRect().height") < 200
+        assert browser.run("document.documentElement.scrollWidth") <= 420
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")

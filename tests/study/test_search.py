@@ -13,6 +13,7 @@ import viticulture
 from refusals import refused
 from viticulture.cli import main
 from viticulture.command import parse_command
+from viticulture.errors import UserError
 from viticulture.study import search as searching
 from viticulture.study.folder import StudyFolder
 from viticulture.study.grid import Candidate, Cell
@@ -24,6 +25,7 @@ from viticulture.study.terms import ALL_IMAGES, Terms
 
 SPACE = {"optim.lr": "1e-4..1e-2", "student.options.depth": "1..3", "optim.name": "adamw,sgd"}
 TIMES = StepTimes(step=0.1, steps=10, inference=0.001, val_images=1, held_out_images=1)
+DEPTH = "student.options.depth"
 WORDS = [f"{key}={text}" for key, text in SPACE.items()]
 
 
@@ -41,6 +43,15 @@ def test_ranges_and_choices_are_read() -> None:
     assert isinstance(space["student.options.depth"][0], int)
 
 
+def test_a_range_of_a_key_of_numbers_with_a_point_is_continuous(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches: proposals of 0 and 1 alone for a share."""
+    monkeypatch.setattr(searching, "_optuna", lambda: None)
+    words = ["augment.erase.probability=0..1", "optim.weight_decay=0..2", "student.options.depth=1..3"]
+    grid = searching.grid_of_search("digits", "default/digits", words, 3, Terms("2h"), {})
+    ends = [type(end) for values in searching.space_of(grid.search).values() for end in values]
+    assert ends == [float] * 4 + [int] * 2
+
+
 def test_what_cannot_be_searched_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each before anything is opened or trained."""
     monkeypatch.setattr(searching, "_optuna", lambda: None)
@@ -51,11 +62,21 @@ def test_what_cannot_be_searched_is_one_line(tmp_path: Path, monkeypatch: pytest
     refused(
         "begins with its smaller end, got optim.lr=1e-2..1e-4; write optim.lr=1e-4..1e-2", grid, "optim.lr=1e-2..1e-4"
     )
-    refused("begins with its smaller end", grid, "optim.lr=1..1")
+    refused(
+        r"two different ends, got optim.lr=1e-3..1e-3; leave it out, or set --optim.lr 1e-3",
+        grid,
+        "optim.lr=1e-3..1e-3",
+    )
+    for key in ("student", "student.name"):
+        refused("unknown student 'nosuch'", grid, f"{key}=vit_nano,nosuch")
     refused("ends of a range are numbers", grid, "optim.lr=a..1")
     refused("two or more different choices", grid, "optim.name=adamw")
     refused("two or more different choices", grid, "optim.name=adamw,adamw")
     refused("takes KEY=LOW..HIGH or KEY=A,B, got 'optim.lr'", grid, "optim.lr")
+    for key, option in (("data.per_class", "--per-class"), ("data.folds", "--folds")):
+        overrides = {key: 5}
+        with pytest.raises(UserError, match=f"trains on all training images; leave {option} out"):
+            searching.grid_of_search("digits", "default/digits", WORDS, 3, Terms("2h"), overrides)
     refused("optim.lr twice", grid, "optim.lr=1..2", "optim.lr=3..4")
     refused("did you mean", grid, "optim.lrr=1e-4..1e-2")
     refused("learning_rate|lr", grid, "optim.lr=adamw,sgd")
@@ -106,6 +127,14 @@ def test_proposals_lie_in_the_space_are_new_and_follow_results() -> None:
     assert not {each.name for each in next_ones} & {each.name for each in first[:40]}
     distance = [abs(np.log10(each.overrides["optim.lr"] / 1e-3)) for each in next_ones]
     assert np.median(distance) < 0.6 * np.median(np.abs(np.log10(rates / 1e-3)))
+    failing = [replace(each, val=None, status="failed") for each in past if each.cell.candidate.overrides[DEPTH] == 3]
+    others = [each for each in past if each.cell.candidate.overrides[DEPTH] != 3]
+    deep = [
+        sum(each.overrides[DEPTH] == 3 for each in searching._proposed(space, "default/digits", known, 30))
+        for known in (others, others + failing)
+    ]
+    assert deep[0] > 1.5 * deep[1], "what fails is proposed less than what is new"
+    assert searching._importance(space, others + failing) == searching._importance(space, others)
     importance = searching._importance(space, past)
     assert max(importance, key=lambda key: importance[key]) == "optim.lr"
     few = searching.space_of({"optim.name": "adamw,sgd"})

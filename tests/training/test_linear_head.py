@@ -27,9 +27,10 @@ from viticulture.models.students import create_student
 from viticulture.models.weights.files import load, save
 from viticulture.models.weights.load_matching import classifiers
 from viticulture.optim import logistic_regression
+from viticulture.scores.calibration import calibrated
 from viticulture.study.step_times import measure_step_times
 from viticulture.training import linear_head
-from viticulture.training.linear_head import FOLDS, Head, parts, put, train_head
+from viticulture.training.linear_head import FOLDS, Head, out_of_fold_temperature, parts, put, train_head
 from viticulture.training.run_inputs import config_of, dataset_of
 
 HALF = (0.5, 0.5, 0.5)
@@ -73,6 +74,7 @@ def test_the_classifier_is_scikit_learns_optimum_in_the_networks_own_head(tmp_pa
         (features["train"] - mean) / std, labels
     )
     expected = best.predict_proba((features["test"] - mean) / std)
+    expected = calibrated(torch.from_numpy(expected), config["temperature"], several=False).numpy()
     made = run.predictions
     found = np.array(made[list(spec.classes)]) if hasattr(made, "columns") else None
     assert found is not None
@@ -149,6 +151,32 @@ def test_held_out_images_choose_the_decay() -> None:
     assert len(divided) == FOLDS
     assert torch.cat([held[0] for _, held in divided]).flatten().sort().values.tolist() == list(range(60))
     assert all(torch.bincount(held[1]).tolist() == [4, 4, 4] for _, held in divided)
+
+
+def test_a_classifier_without_validation_images_is_calibrated_out_of_fold(tmp_path: Path) -> None:
+    """Catches: a temperature of images that were trained on, one that a later evaluation removes, or that is fitted
+    where validation images do it."""
+    (x, labels), (others, true) = clusters(150, noise=1.0), clusters(3000, 1, noise=1.0)
+    for decay, under_confident in ((1.0, True), (1e-6, False)):
+        (temperature,) = out_of_fold_temperature(x, labels, 3, decay)
+        assert (temperature < 1) == under_confident
+        head = train_head(x, labels, 3, None, decay)
+        logits = others @ head.weight.T + head.bias
+        gain = nn.functional.cross_entropy(logits, true) - nn.functional.cross_entropy(logits / temperature, true)
+        assert gain > 0.02
+    assert out_of_fold_temperature(x[:20], labels[:20], 3, 1.0) == ()
+    frozen(tmp_path / "net")
+    run = probed(tmp_path, data__per_class=20)
+    config = run.folder.weights("last") / "config.json"
+    fitted = json.loads(config.read_text())["temperature"]
+    assert len(fitted) == 1
+    result = viticulture.evaluate(str(run.path)).counting
+    assert result is not None
+    assert result.uncalibrated is not None
+    assert result.nll < result.uncalibrated.nll
+    assert json.loads(config.read_text())["temperature"] == fitted == run.metadata["temperature"]
+    shutil.move(run.path, tmp_path / "first")
+    assert probed(tmp_path, data__per_class=20, data__val_fraction=0.3).metadata["temperature"] == []
 
 
 def test_half_precision_changes_little(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,15 +48,15 @@ def _filled(value: Any, runs: Mapping[str, str]) -> Any:
 
 
 def from_anywhere(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe's values, nested or by dotted keys, with absolute paths of weights, so that a run or a study
-    resumes in any working folder."""
+    """Return a recipe's values, nested or by dotted keys, with absolute paths of weights, images and lists, so that a
+    run or a study resumes in any working folder."""
     return {key: _placed(key, value) for key, value in values.items()}
 
 
 def _placed(key: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _placed(f"{key}.{name}", inner) for name, inner in value.items()}
-    if key == "data.unlabeled" and isinstance(value, str) and Path(value).exists():
+    if key in ("data.unlabeled", "data.leave_out") and isinstance(value, str) and Path(value).exists():
         return str(Path(value).absolute())
     return anchored(value) if isinstance(value, str) and keyword_of(key) in PLACES else value
 

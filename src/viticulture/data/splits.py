@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training, validation and test images of a source: the data's splits, else a seeded rule."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from ..disk import read_text
 from ..errors import UserError, counted, some
 from ..outputs import csv_cell
 from . import subsets
@@ -17,6 +14,7 @@ from .data_settings import DataSettings
 from .near_duplicates import NearDuplicates
 from .sources.labels import doubtful
 from .sources.source import UNLABELED, Source
+from .sources.written import csv_rows
 
 Splits = dict[str, np.ndarray]  # train, val, test -> positions in the source, int64; a split without images is absent
 NUMBER_RANGES = 5
@@ -281,11 +279,12 @@ def _leave_out_listed(source: Source, splits: Splits, file: str) -> list[str]:
     Raises: UserError for a file without a column image, or with no image of the source; where a class would lose all of
         its training images.
     """
-    reader = csv.DictReader(io.StringIO(read_text(Path(file), "list of images").removeprefix("\ufeff")))
-    if "image" not in (reader.fieldnames or ()):
+    header, rows, _ = csv_rows(Path(file), padded=True)
+    if "image" not in (columns := [name.lower() for name in header]):
         raise UserError(f"data.leave_out needs a column image, and {file} has none; name one of `viticulture review`")
-    names, train = {row["image"] for row in reader if row["image"]}, splits["train"]
-    there = np.array([csv_cell(name) in names for name in source.names])
+    place, train = columns.index("image"), splits["train"]
+    names = {cells[place] for _, cells in rows if cells[place]}
+    there = np.array([str(csv_cell(name)).strip() in names for name in source.names])
     if names and not there.any():
         raise UserError(f"data.leave_out lists no image of {source.name}: {some(sorted(names), 3)}; was it moved?")
     splits["train"] = train[~there[train]]

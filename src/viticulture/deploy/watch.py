@@ -54,7 +54,7 @@ class Watch:
         whole = text[: text.rfind("\n") + 1]
         if not whole.startswith(self.heading):
             raise UserError(f"{self.out} has other columns than predictions of this run; choose another --out")
-        rows = list(csv.reader(io.StringIO(whole)))[1:]
+        rows = [row for row in csv.reader(io.StringIO(whole)) if row][1:]
         if rows and rows[-1][0] in map(_cell, self._images()):
             last = rows[-1][0]
             while rows and rows[-1][0] == last:

@@ -112,11 +112,15 @@ def choose_next(run: RunFolder, items: Sequence[Item], count: int) -> NextLabels
             "another; train it longer, or name another run"
         )
     chosen = select(p, h, as_labels(p, model.data_spec), count)
-    pictures = open_items(model, [items[places[i]] for i in chosen]).images
-    assert pictures is not None, "they were read before"
+    again = open_items(model, [items[places[i]] for i in chosen])
+    there = [i for i, error in zip(chosen, again.errors, strict=True) if not error]
+    if again.images is None:
+        raise UserError(f"the chosen images are gone meanwhile, such as {again.names[0]}; bring them back")
+    if gone := len(chosen) - len(there):
+        warnings.append(f"left out {counted(gone, 'chosen image')} gone meanwhile")
     listed = [
-        Unlabeled(name, pictures.original(number), *_predicted(p[i], model.data_spec))
-        for number, (i, name) in enumerate(zip(chosen, pictures.records.names, strict=True))
+        Unlabeled(name, again.images.original(number), *_predicted(p[i], model.data_spec))
+        for number, (i, name) in enumerate(zip(there, again.images.records.names, strict=True))
     ]
     return NextLabels(str(run.path), len(places), listed, warnings)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images of a data set that deserve a second look: labels that are probably wrong, near-duplicates under two labels,
-blank images, images of unusual size, and images that are unlike all others.
+blank and blurred images, images of unusual size, and images that are unlike all others.
 
 A frozen network computes features, a linear classifier of which predicts every image after training on others alone.
 Near-duplicates lie in one fold, so that an image's copy does not confirm its label.
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
+from scipy.ndimage import laplace
 from torch import Tensor
 
 from ..config.keys import PROBE
@@ -37,14 +38,17 @@ from ..training.session import begin
 
 FOLDS = 5
 FAR_OUT = 3.0  # interquartile ranges above the upper quartile (Tukey, "Exploratory Data Analysis", 1977)
+LOW = 1.5  # interquartile ranges below the lower quartile, likewise
+MIN_SIDE = 32  # shorter side, pixels, of images whose sharpness means something
 SMALL, LONG = 0.25, 3.0  # of the median of the shorter sides; times the median of longer by shorter side
 
-LABEL, COPIES, BLANK, SIZE, OUTLIER = "label", "near-duplicate", "blank", "size", "outlier"
+LABEL, COPIES, BLANK, BLURRED, SIZE, OUTLIER = "label", "near-duplicate", "blank", "blurred", "size", "outlier"
 """Reasons for a second look, in this order."""
 REASONS = {
     LABEL: "The label may be wrong",
     COPIES: "Near-duplicates with different labels",
     BLANK: "Blank images",
+    BLURRED: "Blurred images",
     SIZE: "Images of unusual size",
     OUTLIER: "Images unlike all others",
 }
@@ -136,9 +140,13 @@ def review(data: str | Source, overrides: Mapping[str, Any]) -> Review:
             suspect(one, COPIES, suggested=classes[labels[other]], detail=f"like {names[other]}")
             for one, other in ((a, b), (b, a))
         ]
+    pictures = (images.original(i).mean(2) for images in dataset.splits.values() for i in range(len(images)))
+    sharp = np.array([sharpness(gray) for gray in pictures])
+    suspects += [suspect(place, BLANK) for place in np.flatnonzero(np.isnan(sharp)).tolist()]
+    sides = torch.cat([images.sizes(torch.arange(len(images))).amin(1) for images in dataset.splits.values()])
+    suspects += [suspect(place, BLURRED) for place in blurred(sharp) if sides[place] >= MIN_SIDE]
     start = 0
     for images in dataset.splits.values():
-        suspects += [suspect(start + i, BLANK) for i in _blank(images)]
         suspects += [suspect(start + i, SIZE, detail=size) for i, size in _odd_sizes(images)]
         start += len(images)
     suspects += [suspect(place, OUTLIER, score=score) for place, score in outliers(x)]
@@ -214,9 +222,23 @@ def _contradicting(
                 yield a, b
 
 
-def _blank(images: Images) -> list[int]:
-    """Return the images of nearly one gray level, as near-duplicates are not searched among."""
-    return [i for i in range(len(images)) if images.original(i).mean(2).std() < MIN_SPREAD]
+def sharpness(gray: NDArray[np.float64]) -> float:
+    """Return the logarithm of the variance of the Laplacian (Pech-Pacheco et al., "Diatom autofocusing in brightfield
+    microscopy", ICPR 2000) relative to that of the gray levels [H, W]; NaN for nearly one gray level, among which
+    near-duplicates are not searched."""
+    if gray.std() < MIN_SPREAD:
+        return float("nan")
+    return float(np.log(laplace(gray, mode="nearest").var() / gray.var() + 1e-9))
+
+
+def blurred(sharp: NDArray[np.float64]) -> list[int]:
+    """Return the images of less than half the median's sharpness that lie far below the lower quartile, the most
+    blurred first. `sharp`: [N], NaN for blank images."""
+    if np.isnan(sharp).all():
+        return []
+    low, middle, high = np.nanquantile(sharp, (0.25, 0.5, 0.75))
+    limit = min(low - LOW * (high - low), middle - np.log(2))
+    return [int(i) for i in np.argsort(sharp) if sharp[i] < limit]
 
 
 def _odd_sizes(images: Images) -> Iterator[tuple[int, str]]:

@@ -91,6 +91,20 @@ def fitting_patch(name: str, image_size: tuple[int, int]) -> int | None:
     return info.fitting_patch(image_size) if info and info.fitting_patch else None
 
 
+def check_student(name: str) -> str:
+    """Return a student's name without its module. Raises: UserError for an unknown name, or one with a tag."""
+    name = _registered(name)
+    if "." in name or not timm.is_model(name):
+        base = name.partition(".")[0]
+        if timm.is_model(base):
+            raise UserError(
+                f"a student starts from random weights and has no tag, got {name!r}; set the student to {base!r} and "
+                f"init to {name!r}"
+            )
+        raise unknown("student", name, timm.list_models(), LIST_COMMAND)
+    return name
+
+
 def create_student(
     name: str, data_spec: DataSpec, patch_size: int | None = None, options: Mapping[str, Any] | None = None
 ) -> nn.Module:
@@ -108,15 +122,7 @@ def create_student(
 
     Raises: UserError for an unknown name or option, or where image size, patch size and options do not fit.
     """
-    full_name, name = name, _registered(name)
-    if "." in name or not timm.is_model(name):
-        base = name.partition(".")[0]
-        if timm.is_model(base):
-            raise UserError(
-                f"a student starts from random weights and has no tag, got {name!r}; set the student to {base!r} and "
-                f"init to {name!r}"
-            )
-        raise unknown("student", name, timm.list_models(), LIST_COMMAND)
+    full_name, name = name, check_student(name)
     options = dict(options or {})
     for key in options.keys() & (FROM_DATA | _factory_keywords()):
         raise UserError(

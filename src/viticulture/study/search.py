@@ -19,11 +19,12 @@ from typing import Any
 
 import torch
 
-from ..config.keys import check_key
+from ..config.keys import check_key, flat
 from ..config.load import load_config
 from ..data.open import open_source
 from ..errors import UserError, shortened
 from ..keywords import NUMBER
+from ..models.students import check_student
 from ..text import comment, read_yaml, yaml_word
 from ..training.data import default_recipe
 from .declare import grid_of_recipes
@@ -41,7 +42,7 @@ MIN_IMPORTANCE = 10  # trials
 FOLDER = "search"
 
 Space = dict[str, tuple[float, float] | list[Any]]
-"""Recipe key -> the ends of a range, whole numbers for whole numbers between them; or choices."""
+"""Recipe key -> the ends of a range, of whole numbers for a key that takes no others; or choices."""
 
 
 def space_of(search: Mapping[str, str]) -> Space:
@@ -55,6 +56,8 @@ def space_of(search: Mapping[str, str]) -> Space:
         if dots:
             whole = low.strip("+-").isdigit() and high.strip("+-").isdigit()
             ends = (int(low), int(high)) if whole else (float(low), float(high))
+            if ends[0] == ends[1]:
+                raise UserError(f"a range has two different ends, got {key}={text}; leave it out, or set --{key} {low}")
             if not ends[0] < ends[1]:
                 raise UserError(f"a range begins with its smaller end, got {key}={text}; write {key}={high}..{low}")
             space[key] = ends
@@ -81,13 +84,18 @@ def grid_of_search(
         search[key] = text
     if terms.halving or terms.budget == AUTO or not (terms.budget or "train.epochs" in overrides):
         raise UserError("a search takes its length by a time such as --budget 2h, or by --epochs, without --halving")
+    if wrong := [VARIED[key] for key in overrides if key in VARIED]:
+        raise UserError(f"a search trains on all training images; leave {wrong[0]} out")
     recipe = recipe or default_recipe(open_source(data, annotations_first=True))
     grid = grid_of_recipes(data, [recipe], ALL_IMAGES, seeds, terms, overrides)
     for key, values in space_of(search).items():
         if key in {**VARIED, "train.epochs": ""} or key in grid.conditions:
             raise UserError(f"{key} is the same for all trainings of a study; leave it out of --search")
-        for value in values:
-            load_config(recipe, {**grid.conditions, key: value})
+        typed = [flat(load_config(recipe, {**grid.conditions, key: value}).values).get(key) for value in values]
+        if isinstance(values, tuple) and isinstance(values[0], int) and any(isinstance(v, float) for v in typed):
+            search[key] = f"{float(values[0])!r}..{float(values[1])!r}"  # 0..1 of a share
+        for name in values if key in ("student", "student.name") else ():
+            check_student(str(name))
     return replace(grid, search=search)
 
 
@@ -185,20 +193,21 @@ def _distributions(space: Space) -> dict[str, Any]:
 
 
 def _past(space: Space, outcomes: Sequence[Outcome]) -> Any:
-    """Return Optuna's study of the results so far."""
+    """Return Optuna's study of the results so far; what failed counts as the worst result, or it is proposed again."""
+    worst = min((each.val for each in outcomes if each.val is not None), default=0.0)
     optuna = _optuna()
     sampler = optuna.samplers.TPESampler(seed=len(outcomes), n_startup_trials=RANDOM)
     past = optuna.create_study(direction="maximize", sampler=sampler)
     for outcome in outcomes:
-        if outcome.val is not None:
+        if outcome.val is not None or outcome.status == "failed":
             values = {"params": outcome.cell.candidate.overrides, "distributions": _distributions(space)}
-            past.add_trial(optuna.create_trial(**values, value=outcome.val))
+            past.add_trial(optuna.create_trial(**values, value=worst if outcome.val is None else outcome.val))
     return past
 
 
 def _importance(space: Space, outcomes: Sequence[Outcome]) -> dict[str, float]:
     """Return the share of each key in the differences between results; nothing for too few results."""
-    past, optuna = _past(space, outcomes), _optuna()
+    past, optuna = _past(space, [each for each in outcomes if each.val is not None]), _optuna()
     with warnings.catch_warnings(), suppress(ValueError, RuntimeError):  # keys that do not vary
         warnings.simplefilter("ignore")
         if len(past.trials) >= MIN_IMPORTANCE:

@@ -58,8 +58,8 @@ def _calibration(result: ClassificationResult) -> LineChart:
         note += f"Not calibrated: that takes {MIN_FITTED} validation images. "
     else:
         note += (
-            f"Calibrated on validation images by temperature {result.temperature:.2f}; before, by {_error(before)} "
-            "points. "
+            f"Calibrated by temperature {result.temperature:.2f}, fitted on images not trained on; before, by "
+            f"{_error(before)} points. "
         )
     title = "Calibration: is it as accurate as it is confident?"
     if len(dots) < 2:

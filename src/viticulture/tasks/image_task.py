@@ -132,7 +132,8 @@ class ImageTask(Task):
         """Outputs of one set of weights for the images of each split, calibrated.
 
         Args:
-            fit: fit the temperature on the split val, if there is one, rather than take that of the weights.
+            fit: fit the temperature on the split val rather than take that of the weights; where it has too few images
+                take that of the training (training/linear_head.py), if any.
         """
         saved, predictions = of_run(self.run, weights), {}
         model = replace(saved, temperature=())
@@ -140,7 +141,10 @@ class ImageTask(Task):
             made = collect(model.tta_network, model.batches(images), images.records.names, self.activation(model))
             predictions[split] = replace(made, rule=self.rule(model, images))
         val = predictions.get("val")
-        temperature = saved.temperature if not fit else () if val is None else self.fit_temperature(val)
+        temperature = saved.temperature
+        if fit:
+            temperature = () if val is None else self.fit_temperature(val)
+            temperature = temperature or tuple(self.run.read("run.json").get("temperature", ()))
         if not temperature:
             return predictions
         return {split: self._calibrated(each, temperature) for split, each in predictions.items()}

@@ -16,7 +16,7 @@ values. `viticulture cache --clear` removes them.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +39,7 @@ from ..models.students import blueprint
 from ..models.weights.files import save, state_digest
 from ..models.weights.load_matching import classifiers
 from ..optim.logistic_regression import fit
+from ..scores.calibration import MIN_IMAGES, fit_temperature
 from ..text import log
 from .machine import keep_freed_memory
 from .metrics import MetricsFile
@@ -137,6 +138,7 @@ class Head:
     decay: float  # its weight decay
     # Where its decay was chosen -> share of images classified correctly; empty for a decay that was set.
     accuracy: Mapping[str, float]
+    temperature: tuple[float, ...] = ()  # out of fold, where validation images are too few for one
 
 
 def train_head(
@@ -167,6 +169,17 @@ def parts(features: Tensor, labels: Tensor) -> list[tuple[Part, Part]]:
     fold[torch.sort(labels, stable=True).indices] = torch.arange(len(labels), device=labels.device) % FOLDS
     held = [fold == number for number in range(1 if len(labels) >= ONE_FOLD_FROM else FOLDS)]
     return [((features[~rows], labels[~rows]), (features[rows], labels[rows])) for rows in held]
+
+
+def out_of_fold_temperature(features: Tensor, labels: Tensor, classes: int, decay: float) -> tuple[float, ...]:
+    """Return the temperature of a classifier by predictions for each fold of one trained on the others; () for too few
+    images. `features`: [N, D]. `labels`: [N]."""
+    logits, true = list[Tensor](), list[Tensor]()
+    for kept, (held, held_labels) in parts(features, labels):
+        weight, bias = fit(*kept, classes, [decay]).on_features(0)
+        logits.append(held.to(weight.dtype) @ weight.T + bias)
+        true.append(held_labels)
+    return fit_temperature(torch.cat(logits).softmax(-1).cpu(), torch.cat(true).cpu())
 
 
 def put(student: nn.Module, head: Head) -> None:
@@ -223,6 +236,7 @@ def probe_head(
     crop: CenterCrop,
     device: torch.device,
     decay: float | None = None,
+    calibrate: bool = False,
 ) -> Head:
     """Train a student's classifier on its features of the training images, and put it into the student.
 
@@ -230,6 +244,7 @@ def probe_head(
         student: is moved to the device and set to evaluation mode.
         crop: of images, as in evaluation.
         decay: as for `train_head`.
+        calibrate: fit a temperature out of fold where there are few validation images.
 
     Raises: UserError for a network whose scores are no linear function of vectors, or whose features are not finite.
     """
@@ -240,6 +255,9 @@ def probe_head(
     }
     head = train_head(*labeled["train"], len(dataset.classes), labeled.get("val"), decay)
     put(student, head)
+    if calibrate and len(labeled.get("val", ((),))[0]) < MIN_IMAGES:
+        fitted = out_of_fold_temperature(*labeled["train"], len(dataset.classes), head.decay)
+        head = replace(head, temperature=fitted)
     few = dataset.train.part(torch.arange(min(FEW, len(dataset.train))))
     with HeadInputs(student) as inputs, torch.inference_mode():
         for batch in evaluation_batches(few, data_spec, FEW, device, crop):
@@ -266,12 +284,12 @@ def fit_head(session: "Session", metadata: dict[str, Any]) -> None:
     method, config, run = session.method, session.config, session.run
     device = first_device(config.engine)
     decay: float | None = config.values["method"]["decay"]
-    head = probe_head(method.student, method.data_spec, session.dataset, config.images.crop, device, decay)
+    head = probe_head(method.student, method.data_spec, session.dataset, config.images.crop, device, decay, True)
     run.check_there()
     save(method.student.cpu(), run.weights("last"), method.data_spec, {**metadata, "decay": head.decay})
     run.metrics.unlink(missing_ok=True)  # after a kill
     MetricsFile(run.metrics).log_metrics({"epoch": 0, "decay": head.decay, **head.accuracy}, step=0)
     seconds, core_seconds = round(time.perf_counter() - began, 1), round(time.process_time() - cores_began, 1)
-    run.update(seconds=seconds, core_seconds=core_seconds, chosen_by=head.accuracy)
+    run.update(seconds=seconds, core_seconds=core_seconds, chosen_by=head.accuracy, temperature=[*head.temperature])
     for name, share in head.accuracy.items():
-        log(f"head     fitted with weight decay {head.decay:g}: {100 * share:.1f} % correct in {name}")
+        log(f"head     weight decay {head.decay:g}, {100 * share:.1f} % correct in {name}")

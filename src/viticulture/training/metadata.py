@@ -49,6 +49,7 @@ METADATA: dict[str, Any] = {  # with a question mark: optional
     "start?": str | None,
     "steps?": int,
     "teachers?": list[str],
+    "temperature?": list[float],
     "views?": int,
 }
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...disk import replacing
 from ...errors import UserError
+from ...text import log
 from .decode import Unreadable
 from .format import Pixels
 
@@ -71,7 +72,7 @@ def _decoded(path: Path) -> Iterator[tuple[float, Any]]:
         with av.open(str(path)) as clip:
             if not clip.streams.video:
                 raise Unreadable(str(path), "the clip holds no video")
-            stream, start, last = clip.streams.video[0], None, 0
+            stream, start, last, seconds = clip.streams.video[0], None, 0, 0.0
             stream.thread_type = "AUTO"
             for packet in clip.demux(stream):
                 decoded: list[tuple[int | None, Any]]
@@ -84,7 +85,11 @@ def _decoded(path: Path) -> Iterator[tuple[float, Any]]:
                     if ticks is None or stream.time_base is None:
                         raise Unreadable(str(path), "the frames of the clip have no times")
                     start, last = ticks if start is None else start, ticks
-                    yield float((ticks - start) * stream.time_base), frame
+                    seconds = float((ticks - start) * stream.time_base)
+                    yield seconds, frame
+            whole = (clip.duration or 0) / av.time_base
+            if start is not None and whole - seconds > max(1, whole / 10):
+                log(f"note     {path} ends after {seconds:.1f} of {whole:.1f} s; was it copied whole?")
     except (av.FFmpegError, OSError) as error:
         raise Unreadable(str(path), f"broken: {error.strerror or error}") from error
 
