@@ -94,7 +94,7 @@ def grid_of_search(
         typed = [flat(load_config(recipe, {**grid.conditions, key: value}).values).get(key) for value in values]
         if isinstance(values, tuple) and isinstance(values[0], int) and any(isinstance(v, float) for v in typed):
             search[key] = f"{float(values[0])!r}..{float(values[1])!r}"  # 0..1 of a share
-        for name in values if key == "student.name" else ():
+        for name in values if key in ("student", "student.name") else ():
             check_student(str(name))
     return replace(grid, search=search)
 
