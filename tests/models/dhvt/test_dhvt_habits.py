@@ -50,9 +50,10 @@ def test_intermediates_follow_timm() -> None:
     assert torch.equal(maps.flatten(2).mT, blocks[0][:, 2:])
     assert maps.shape == (2, 16, 3, 5)
 
-    features = timm.create_model("dhvt_tiny_cifar_patch4", features_only=True, out_indices=[1], embed_dim=16, depth=2)
-    assert features.feature_info.reduction() == [4]
-    assert features(x)[0].shape == (2, 16, 3, 5)
+    for name in ("dhvt_tiny_cifar_patch4", "dhvt_small_cifar_patch4"):  # timm takes keys out of what it is given
+        features = timm.create_model(name, features_only=True, out_indices=[1], embed_dim=16, depth=2)
+        assert features.feature_info.reduction() == [4]
+        assert features(x)[0].shape == (2, 16, 3, 5)
 
 
 def test_the_classifier_can_be_replaced_or_removed() -> None:

@@ -226,7 +226,7 @@ def create(variant: str, pretrained: bool = False, **settings: Any) -> CiT:
         variant,
         pretrained,
         pretrained_filter_fn=checkpoint_filter_fn,
-        feature_cfg=FEATURES,
+        feature_cfg={**FEATURES},
         **{**SIZES[variant], **settings},
     )
 

@@ -69,7 +69,7 @@ def create(variant: str, pretrained: bool = False, **settings: Any) -> DHVT:
         return DHVT(replace({**PAPER, **OPEN}[variant], **sizes), parts, **others)
 
     return build_model_with_cfg(
-        build, variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, feature_cfg=FEATURES, **settings
+        build, variant, pretrained, pretrained_filter_fn=checkpoint_filter_fn, feature_cfg={**FEATURES}, **settings
     )
 
 

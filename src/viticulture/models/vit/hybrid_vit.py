@@ -150,7 +150,7 @@ def create(variant: str, pretrained: bool = False, **settings: Any) -> HybridViT
         HybridViT,
         variant,
         pretrained,
-        feature_cfg=FEATURES,
+        feature_cfg={**FEATURES},
         **{"img_size": 32, "patch_size": 8, "class_token": False, "global_pool": "avg", **SIZES[variant], **settings},
     )
 

@@ -203,7 +203,7 @@ def build_sparse(name: str, pretrained: bool = False, free_alpha: bool = False, 
     """
     attention = FreeSparseAttention if free_alpha else SparseAttention
     sparse = partial(build, name.removesuffix("_sparse"), attention=attention)
-    return build_model_with_cfg(sparse, name, pretrained, feature_cfg=FEATURES, **options)
+    return build_model_with_cfg(sparse, name, pretrained, feature_cfg={**FEATURES}, **options)
 
 
 def build_local(
@@ -219,7 +219,7 @@ def build_local(
         options["embed_layer"] = ShiftedPatchEmbed
     attention = LocalAttention if local_attention else DroppedAttention
     local = partial(build, name.removesuffix("_local"), attention=attention)
-    student = build_model_with_cfg(local, name, pretrained, feature_cfg=FEATURES, **options)
+    student = build_model_with_cfg(local, name, pretrained, feature_cfg={**FEATURES}, **options)
     if local_attention and student.patch_embed.num_patches + student.num_prefix_tokens < 2:
         raise UserError(
             f"no token of {name} attends to itself, and an image is a single one; take smaller patches, or "
