@@ -121,13 +121,14 @@ def _with_classifiers(
     ]
     option = f"--{TEACHER} {shell_word(','.join(taught_by))}"
     missing = {place: anchored(named) for named, place in zip(sources, taught_by, strict=True) if place != named}
+    if missing:
+        RunFolder.check_free(path, overwrite)
     for place, teacher in missing.items():
         if student.engine.processes > 1:
             raise UserError(
                 f"{teacher} predicts other classes, and in several processes gets no classifier of these; make one "
                 f"first: viticulture probe {teacher} DATA --out {TEACHER}, then --teacher {TEACHER}"
             )
-        RunFolder.check_free(path, overwrite)
         if Path(place, "run.json").exists() and not overwrite:
             raise UserError(
                 f"{place} exists already, of an earlier command; add {option}, or --overwrite to replace it"

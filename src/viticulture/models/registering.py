@@ -7,6 +7,7 @@ A student of the package is one file in agent/, cit/, dhvt/ or vit/ that calls `
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import timm
@@ -16,7 +17,8 @@ from torch import nn
 
 from ..errors import UserError
 
-FEATURES = {"out_indices": 3, "feature_cls": "getter"}  # how timm reads maps of a ViT's blocks (`features_only`)
+FEATURES = MappingProxyType({"out_indices": 3, "feature_cls": "getter"})
+"""How timm reads maps of a ViT's blocks (`features_only`). It takes keys out of what it is given: give it a copy."""
 TIMM_WEIGHTS = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay")  # keywords by which timm names weights
 
 
