@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A contest's row of fastai's ResNet-18 from scratch, on the images of a row that stands there already.
+"""A contest's row of fastai, from scratch or from public weights, on the images of a row that stands there already.
 
     python -m venv rival && rival/bin/pip install fastai
     export OMP_NUM_THREADS=1
@@ -7,9 +7,10 @@
 
 The result lies beside that row, in `fastai-resnet18/0`, where `benchmarks.contest` prints it. fastai is run as its own
 tutorial runs it: `vision_learner` without pre-trained weights, unfrozen, `aug_transforms`, batches of 32, one cycle up
-to 3e-3, as many epochs as the budget has time for by the pace of a few steps. Images for training, validation and test
-are the named row's; so is the seed. Cost is the processor time of this process but for the look at the test images.
-It needs fastai and nothing of viticulture.
+to 3e-3, as many epochs as the budget has time for by the pace of a few steps. With `--init ARCHITECTURE=FILE` it is
+`fine_tune` at fastai's rates on the weights of a timm network, in `fastai-ARCHITECTURE/0`: an epoch of a new head on
+frozen features, then all layers. Images for training, validation and test are the named row's; so is the seed. Cost is
+the processor time of this process but for the look at the test images. It needs fastai and nothing of viticulture.
 """
 
 import argparse
@@ -47,21 +48,28 @@ def main() -> None:
     parser.add_argument("images", type=Path, help="the folder or CSV file that it was trained on")
     parser.add_argument("--pixels", type=int, required=True)
     parser.add_argument("--core-s", type=float, required=True)
+    parser.add_argument("--init", metavar="ARCHITECTURE=FILE", default="", help="start from these weights of timm's")
     options = parser.parse_args()
     seed = int(options.row.name)
-    out = options.row.parent.parent / "fastai-resnet18" / options.row.name
+    name = options.init.partition("=")[0] or "resnet18"
+    out = options.row.parent.parent / f"fastai-{name}" / options.row.name
     splits: dict[str, list[str]] = json.loads((options.row / "split.json").read_text())["names"]
     splits["test"] = test_names(options.images)  # a row of the contest does not know them
     root = options.images if options.images.is_dir() else options.images.parent
     labels = read_labels(options.images, [name for names in splits.values() for name in names])
 
-    learn = learner(root, splits, labels, options.pixels, seed)
-    step, validation = pace(learn)
-    epoch = step * len(learn.dls.train) + validation
-    epochs = max(1, int((options.core_s * (1 - MARGIN) - time.process_time()) / epoch))
-    learn = learner(root, splits, labels, options.pixels, seed)
+    learn = learner(root, splits, labels, options.pixels, seed, options.init)
+    frozen = epoch_time(learn) if options.init else 0.0
+    learn.unfreeze()
+    epoch = epoch_time(learn)
+    epochs = max(1, int((options.core_s * (1 - MARGIN) - time.process_time() - frozen) / epoch))
+    learn = learner(root, splits, labels, options.pixels, seed, options.init)
     with learn.no_bar():
-        learn.fit_one_cycle(epochs, RATE)
+        if options.init:
+            learn.fine_tune(epochs)
+        else:
+            learn.unfreeze()
+            learn.fit_one_cycle(epochs, RATE)
         spent = time.process_time()  # every epoch has been validated
         held_out = float(learn.validate()[1])
 
@@ -97,8 +105,8 @@ def read_labels(images: Path, names: Sequence[str]) -> dict[str, str]:
         return {row["path"]: row["label"] for row in csv.DictReader(file)}
 
 
-def learner(root: Path, splits: dict[str, list[str]], labels: dict[str, str], pixels: int, seed: int) -> Any:
-    """fastai's, untrained."""
+def learner(root: Path, splits: dict[str, list[str]], labels: dict[str, str], pixels: int, seed: int, init: str) -> Any:
+    """fastai's, untrained; with public weights frozen up to the head."""
     set_seed(seed)
     rows = [(name, labels[name], split == "val") for split in ("train", "val") for name in splits[split]]
     loaders = ImageDataLoaders.from_df(
@@ -110,13 +118,14 @@ def learner(root: Path, splits: dict[str, list[str]], labels: dict[str, str], pi
         bs=BATCH,
         num_workers=0,
     )
-    made = vision_learner(loaders, resnet18, pretrained=False, metrics=accuracy)
-    made.unfreeze()
-    return made
+    if not init:
+        return vision_learner(loaders, resnet18, pretrained=False, metrics=accuracy)
+    name, _, file = init.partition("=")
+    return vision_learner(loaders, name, pretrained_cfg_overlay={"file": file}, metrics=accuracy)
 
 
-def pace(learn: Any) -> tuple[float, float]:
-    """Processor seconds of a training step, loading included, and of a validation."""
+def epoch_time(learn: Any) -> float:
+    """Processor seconds of an epoch with its validation, by a few steps."""
     learn.create_opt()
     learn.model.train()
     marks = [time.process_time()]
@@ -128,7 +137,8 @@ def pace(learn: Any) -> tuple[float, float]:
     began = time.process_time()
     with learn.no_bar():
         learn.validate()
-    return median(later - earlier for earlier, later in pairwise(marks[2:])), time.process_time() - began
+    validation = time.process_time() - began
+    return median(later - earlier for earlier, later in pairwise(marks[2:])) * len(learn.dls.train) + validation
 
 
 if __name__ == "__main__":

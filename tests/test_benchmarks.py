@@ -120,21 +120,32 @@ def test_a_contest_reads_rows_of_fastai(tmp_path: Path, monkeypatch: pytest.Monk
     for name in ("test/a/0.png", "test/b/0.png"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).touch()
+    calls: list[str] = []
     learn = SimpleNamespace(
-        dls=SimpleNamespace(train=split["train"], vocab=["a", "b"], test_dl=list),
+        dls=SimpleNamespace(vocab=["a", "b"], test_dl=list),
         no_bar=nullcontext,
-        fit_one_cycle=lambda epochs, rate: None,
+        unfreeze=lambda: calls.append("unfreeze"),
+        fit_one_cycle=lambda epochs, rate: calls.append("fit_one_cycle"),
+        fine_tune=lambda epochs: calls.append("fine_tune"),
         validate=lambda: (0.7, 0.25),
         get_preds=lambda dl: (torch.tensor([[0.9, 0.1]] * len(dl)), None),
     )
     monkeypatch.setattr(rival, "learner", lambda *words: learn)
-    monkeypatch.setattr(rival, "pace", lambda learn: (0.01, 0.01))
-    monkeypatch.setattr(sys, "argv", ["fastai_rival", str(row), str(tmp_path), "--pixels", "8", "--core-s", "900"])
+    monkeypatch.setattr(rival, "epoch_time", lambda learn: 0.01)
+    arguments = ["fastai_rival", str(row), str(tmp_path), "--pixels", "8", "--core-s", "900"]
+    monkeypatch.setattr(sys, "argv", arguments)
     rival.main()
-    (result,) = contest.read(tmp_path / "contest")
-    assert (result.row, result.seed, result.per_class) == ("fastai-resnet18", 1, 1.5)
-    assert (result.val, result.test) == (25.0, 50.0)
-    assert page.rows_of([result]) == ["fastai-resnet18"]
+    assert calls == ["unfreeze", "unfreeze", "fit_one_cycle"]
+    monkeypatch.setattr(sys, "argv", [*arguments, "--init", "resnet26=weights.safetensors"])
+    rival.main()
+    assert calls[3:] == ["unfreeze", "fine_tune"]
+    results = contest.read(tmp_path / "contest")
+    assert [(one.row, one.seed, one.per_class) for one in results] == [
+        ("fastai-resnet18", 1, 1.5),
+        ("fastai-resnet26", 1, 1.5),
+    ]
+    assert {(one.val, one.test) for one in results} == {(25.0, 50.0)}
+    assert page.rows_of(results[:1]) == ["fastai-resnet18"]
 
 
 def test_contests_of_the_readme_are_those_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
