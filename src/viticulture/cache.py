@@ -11,9 +11,11 @@ power cut, the disk or the user is made again, so nothing waits for data to reac
 
 import errno
 import hashlib
+import inspect
 import json
 import logging
 import os
+import secrets
 import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -49,6 +51,18 @@ def digest(parts: Iterable[str]) -> str:
         raw = part.encode("utf-8", "surrogateescape")
         hashed.update(len(raw).to_bytes(8, "little") + raw)
     return hashed.hexdigest()
+
+
+def source_of(cls: type) -> str:
+    """Return a digest of the file of a class that is not the package's own and may change under its name; "" for the
+    package's. A class without a file, as in a notebook, never has the same digest twice.
+    """
+    if cls.__module__.startswith(f"{__package__}."):
+        return ""
+    try:
+        return hashlib.sha256(Path(inspect.getfile(cls)).read_bytes()).hexdigest()
+    except (OSError, TypeError):
+        return secrets.token_hex()
 
 
 @contextmanager

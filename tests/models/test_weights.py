@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saved weights load here and in bare timm; what is not loaded is reported."""
 
+import importlib
 import json
 import logging
 import pickle
@@ -23,7 +24,7 @@ from refusals import file_limit, refused
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import blueprint, create_student
-from viticulture.models.weights.files import load, read_weights, save
+from viticulture.models.weights.files import identity, load, read_weights, save
 from viticulture.models.weights.load_matching import resample_positions
 from viticulture.models.weights.sources import fetch, find_weights, initialize
 
@@ -331,3 +332,29 @@ def test_tensors_with_overlapping_storage_are_refused(tmp_path: Path, odd: Calla
     torch.save({"blocks.0.norm1.weight": odd()}, tmp_path / "odd.pth")
     for use in (read_weights, lambda path: initialize(student(), str(path))):
         refused(r"blocks.0.norm1.weight; save them dense|as weights alone", use, tmp_path / "odd.pth")
+
+
+def test_a_network_is_identified_by_weights_settings_and_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {rule: student("cit_tiny", tokens=2, inference=rule) for rule in ("class", "mean")}
+    made["mean"].load_state_dict(made["class"].state_dict())
+    assert identity(made["class"]) != identity(made["mean"])
+    before, body = identity(made["class"]), identity(made["class"], without=("head",))
+    assert before == identity(made["class"])
+    with torch.no_grad():
+        made["class"].get_submodule("head").bias += 1  # type: ignore[operator]
+    assert before != identity(made["class"])
+    assert body == identity(made["class"], without=("head",))
+    with torch.no_grad():
+        next(made["class"].parameters())[..., 0] += 1e-3
+    assert body != identity(made["class"], without=("head",))
+
+    monkeypatch.syspath_prepend(tmp_path)
+    marks = []
+    for result in ("x", "2 * x", "2 * x"):
+        file = tmp_path / "own_network.py"
+        file.write_text(f"from torch import nn\nclass Own(nn.Module):\n    def forward(self, x): return {result}\n")
+        monkeypatch.delitem(sys.modules, "own_network", raising=False)
+        marks.append(identity(importlib.import_module("own_network").Own()))
+    assert marks[0] != marks[1] == marks[2]
+    unfiled = type("Unfiled", (nn.Module,), {"__module__": "typed_in_a_notebook"})()
+    assert identity(unfiled) != identity(unfiled)

@@ -88,7 +88,7 @@ class Supervised(Method):
         folded: AbstractContextManager[None] = nullcontext()
         if self.eval_mode:
             self.student.eval()
-            if not self.guides:  # one may read what a convolution returns
+            if not (self.guides or self.taps.compiled):  # a guide may read what a convolution returns
                 folded = folded_batch_norms(self.student, batch["image"])
             for switch in head_switches(self.student):
                 switch.training = True  # all heads are trained

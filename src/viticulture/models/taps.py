@@ -178,6 +178,7 @@ class Taps:
         self._norms = first_norms(student, self.layout.blocks) if self.layout and "norms" in needs else ()
         self._found: dict[str, list[Tensor]] = {name: [] for name in READINGS}
         self._collected: Callable[..., Any] = self._collect
+        self.compiled = False
 
     def compile(self, by_block: bool = False, **options: Any) -> None:
         """Compile the student in place, and the pass with open taps as well. Options are `torch.compile`'s.
@@ -187,6 +188,7 @@ class Taps:
         Args:
             by_block: compile one block for all; the whole pass nevertheless where blocks differ or are read inside.
         """
+        self.compiled = True
         if by_block and self.needs <= {"blocks", "features"} and compile_blocks(self.student, **options):
             return
         if self.forward is None:

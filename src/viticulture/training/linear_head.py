@@ -36,7 +36,7 @@ from ..errors import UserError
 from ..models.data_spec import DataSpec
 from ..models.similarity import HeadInputs, vary
 from ..models.students import blueprint
-from ..models.weights.files import save, state_digest
+from ..models.weights.files import identity, save
 from ..models.weights.load_matching import classifiers
 from ..optim.logistic_regression import fit
 from ..scores.calibration import MIN_IMAGES, fit_temperature
@@ -68,7 +68,7 @@ def frozen_features(
 
     Args:
         read: images [B, C, H, W], normalized, on the device -> features [B, D] by name.
-        network: identifies `read`: architecture, digest of its weights.
+        network: identifies `read`, as `identity` does.
         splits: of the dataset; null for all.
 
     Raises: UserError for features that are not finite.
@@ -211,11 +211,7 @@ def head_features(
     Raises: UserError for features that are not finite or the same for all images.
     """
     student.eval().to(device)
-    heads = tuple(f"{name}." for name in classifiers(student))
-    body = {name: value for name, value in student.state_dict().items() if not name.startswith(heads)}
-    built_by = blueprint(student)
-    options = {key: value for key, value in built_by.arguments.items() if key != "num_classes"}
-    network = ["head", built_by.architecture, repr(sorted(options.items())), state_digest(body)]
+    network = ["head", *identity(student, without=tuple(classifiers(student)))]
     with HeadInputs(student) as inputs:
         features = frozen_features(
             lambda images: {"head": inputs(images)}, network, dataset, data_spec, crop, device, splits

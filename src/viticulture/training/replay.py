@@ -9,14 +9,12 @@ training is the same, bit for bit.
     teacher_logits/KEY/about.json           type and shape of a step's logits
     teacher_logits/KEY/epoch-00012.bin      record of step s at s * (4 + bytes of the logits): checksum, logits
 
-KEY is made of all that the logits depend on: the teacher's weights and settings, the images, their size and
-augmentation, seed, batch size and its micro-batches, processes, precision, device and version of torch. A record whose
+KEY is made of all that the logits depend on: the teacher's weights, settings and code, the images, their size and
+augmentation, seed, batch size and its micro-batches, processes, precision, device, compiler and version of torch. A record whose
 checksum fails is computed again. Outputs for images other than the step's, such as mirror images, are always computed,
 as they depend on the guide too. A full disk or budget ends the writing, not the training.
 """
 
-import hashlib
-import inspect
 import json
 import os
 import zlib
@@ -29,13 +27,13 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
-from ..cache import cache_folder, digest
+from ..cache import cache_folder, digest, source_of
 from ..config.schema import transform_class
 from ..data.transforms.transform import send
 from ..disk import write_whole
 from ..errors import UserError
 from ..models.teachers.frozen import Frozen
-from ..models.weights.files import weights_digest
+from ..models.weights.files import identity
 from ..text import log
 from .module import TrainingModule
 from .session import Session
@@ -64,7 +62,7 @@ class Replay(Callback):
 
         for teacher in pl_module.modules():
             if isinstance(teacher, Frozen):
-                folder = self.budget.folder / digest([_VERSION, *key, *identity(teacher.net)])
+                folder = self.budget.folder / digest([_VERSION, *key, teacher.compiled, *identity(teacher.net)])
                 teacher.memory = Memory(folder, self.budget, place_of, pl_module.device)
                 self.memories.append(teacher.memory)
 
@@ -97,13 +95,6 @@ class Replay(Callback):
             f"{trainer.precision} {machine} {torch.__version__}",
             *(f"{name} {source}" for name, source in sources if source),
         ]
-
-
-def source_of(cls: type) -> str:
-    """Return a digest of the file of a user's class, whose code may change under its name; "" for shipped classes."""
-    if cls.__module__.startswith(f"{__package__.partition('.')[0]}."):
-        return ""
-    return hashlib.sha256(Path(inspect.getfile(cls)).read_bytes()).hexdigest()
 
 
 class Budget:
@@ -234,18 +225,6 @@ class Memory:
             return getattr(torch, about["dtype"]), tuple(about["shape"])
         except (OSError, ValueError, KeyError, AttributeError):
             return None
-
-
-def identity(net: nn.Module) -> list[str]:
-    """Return texts that change with a network's weights, its layers or their settings."""
-    settings = [
-        f"{name} {type(module).__name__} {key} {value!r}"
-        for name, module in net.named_modules()
-        for key, value in sorted(vars(module).items())
-        if key != "training"
-        and all(isinstance(part, int | float | str) for part in (value if isinstance(value, tuple) else (value,)))
-    ]
-    return [weights_digest(net), *settings]
 
 
 def _checksum(payload: bytes, step: int) -> bytes:

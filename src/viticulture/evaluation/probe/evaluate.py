@@ -27,7 +27,7 @@ from ...data.subsets import holdout
 from ...errors import UserError, unknown
 from ...keywords import rebuilt
 from ...models.taps import features as features_by_name
-from ...models.weights.files import weights_digest
+from ...models.weights.files import identity
 from ...optim.logistic_regression import fit
 from ...outputs import write_out
 from ...scores.intervals import wilson
@@ -119,10 +119,9 @@ def probe(source: str, data: str | Source = "", features: str = "", weights: str
 
 def model_features(model: EvaluatedModel, dataset: Dataset) -> Features:
     """Compute the features of every image, by the names of `models.taps.features`, or read them from the cache."""
-    network = [model.architecture, weights_digest(model.network)]
     return frozen_features(
         lambda images: features_by_name(model.network, images),
-        network, dataset, model.data_spec, model.image_settings.crop, model.device,
+        identity(model.network), dataset, model.data_spec, model.image_settings.crop, model.device,
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ class Frozen(nn.Module):
     """(images, function that runs the network on them) -> outputs, see `training.replay`."""
     last: tuple[ref[Tensor], Tensor] | None = None
     """The last images and their outputs, one row each, which several guides read."""
+    compiled = "no"
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -45,6 +46,7 @@ class Frozen(nn.Module):
 
     def compile_network(self, by_block: bool = False, **options: Any) -> None:
         """Compile the hidden network in place, without what adapts images; options are `torch.compile`'s."""
+        self.compiled = "by block" if by_block else "whole"
         net = self.net.net if isinstance(self.net, Adapted) else self.net
         if isinstance(taps := getattr(net, "taps", None), Taps):  # their hooks are opened outside the graph
             taps.compile(by_block, **options)

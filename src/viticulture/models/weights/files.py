@@ -26,6 +26,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from ...cache import source_of
 from ...disk import read_json, replacing, write_whole
 from ...errors import UserError, as_named, some
 from ..data_spec import DataSpec
@@ -240,6 +241,29 @@ def file_and_key(source: str | Path) -> tuple[Path, str]:
     file, mark, key = str(source).rpartition("#")
     named = mark and Path(file).suffix in SUFFIXES and not Path(source).exists()
     return (Path(file), key) if named else (Path(source), "")
+
+
+def identity(network: nn.Module, without: tuple[str, ...] = ()) -> list[str]:
+    """Return texts that change with a network's weights, its layers, their settings, and code outside the package.
+
+    Args:
+        without: layers that do not matter, such as classifiers.
+    """
+    matters = {
+        name: module
+        for name, module in network.named_modules()
+        if not f"{name}.".startswith(tuple(f"{layer}." for layer in without))
+    }
+    settings = [
+        f"{name} {type(module).__name__} {key} {value!r}"
+        for name, module in matters.items()
+        for key, value in sorted(vars(module).items())
+        if key != "training"
+        and all(isinstance(part, int | float | str) for part in (value if isinstance(value, tuple) else (value,)))
+    ]
+    code = sorted(map(source_of, {type(module) for module in matters.values()}))
+    state = {name: value for name, value in network.state_dict().items() if name.rpartition(".")[0] in matters}
+    return [state_digest(state), *settings, *code]
 
 
 def weights_digest(net: nn.Module) -> str:
