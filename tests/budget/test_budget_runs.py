@@ -362,6 +362,9 @@ def test_a_trained_network_teaches_within_a_budget(tmp_path: Path, monkeypatch: 
     assert (first.name, first.config.student.init) == ("1-teacher", str(tmp_path / "net"))
     teachers = [(entry["teacher"], entry["weight"]) for entry in last.config.guides.values()]
     assert teachers == [(str(out / "stages/1-teacher"), 0.5), ("stages/1-teacher", 0.5)]
+    smaller = replace(request, out=tmp_path / "again", overrides={**overrides, "images.teacher_size": 8})
+    first, last = make_plan(smaller, "test", SetClock(), 0.0, TaughtTimes).stages
+    assert (first.image_size, last.config.images.teacher_size) == (8, 8)
     replaced = replace(again, out=out, overwrite=True)
     refused(f"student.init.*{out}", make_plan, replaced, "test", SetClock(), 0.0, TaughtTimes)
     passes = replace(again, overrides={**overrides, "train.fixed_views": None})

@@ -24,6 +24,7 @@ from resumed import check_same_weights, whole_and_resumed
 from trained import weights
 from viticulture.config.start import load_started
 from viticulture.data.batches.loader import Loader, Shard
+from viticulture.data.data_settings import DataSettings
 from viticulture.data.dataset import prepare
 from viticulture.data.open import open_source, open_unlabeled
 from viticulture.data.transforms.crop import PaddedCrop
@@ -33,6 +34,7 @@ from viticulture.losses import partial_cross_entropy
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import load, save
+from viticulture.training.run_inputs import config_of, dataset_of
 from viticulture.training.session import Session, begin
 
 
@@ -160,6 +162,12 @@ def test_unlabeled_images_are_a_split_without_copies_of_held_out_images(tmp_path
     )
     assert np.array_equal(streamed.trained_on.original(len(dataset.train)), first)
 
+    for settings in (DataSettings(near_duplicates="ignore"), DataSettings()):
+        others = prepare(both, settings, replace(dataset.image_settings, stream=settings.near_duplicates != "ignore"))
+        assert len(others.split_names["unlabeled"]) == 31
+        assert any("left out 2 unlabeled images for being the files" in line for line in others.warnings)
+        assert any("near-duplicates are not searched" in line for line in others.warnings)
+
     test = tmp_path / "test"
     test.mkdir()
     for number, name in enumerate(alone.split_names["test"]):
@@ -218,7 +226,11 @@ def test_a_student_learns_from_unlabeled_images_under_a_teacher(tmp_path: Path) 
     assert repr(run.evaluate()) == repr(run.results), "which may hold NaN"
     shutil.rmtree(more)
     assert run.predict([f"{photos}/a/00.png"])
-    refused(f"data.unlabeled: there is no {more}", run.evaluate)
+    assert repr(run.evaluate()) == repr(run.results)
+    run.evaluate(photos)
+    refused(f"data.unlabeled: there is no {more}", dataset_of, run.folder, config_of(run.folder), unlabeled=True)
+    (Path(photos) / "a/00.png").write_bytes((Path(photos) / "b/00.png").read_bytes())
+    refused("are not those", run.evaluate)
 
 
 def test_a_teacher_of_other_classes_gets_a_classifier_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

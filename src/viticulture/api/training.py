@@ -111,7 +111,8 @@ def _with_classifiers(
 
     sources = teachers_of(str(overrides[TEACHER]))
     keys = {key: value for key, value in overrides.items() if key != TEACHER}
-    source, student, _ = opened(data, recipe, keys)
+    size = keys.get("images.teacher_size")  # which a student without a teacher would refuse
+    source, student, _ = opened(data, recipe, {k: value for k, value in keys.items() if k != "images.teacher_size"})
     if not recipes.may_be_taught(student):
         return overrides
     path = run_path(out, data)
@@ -136,7 +137,7 @@ def _with_classifiers(
     for place, teacher in missing.items():
         log(f"note     {teacher} gets a classifier of these classes first, in {place}")
         try:
-            _train(begin(data, recipes.probe_stage(student, teacher), seed, place, overwrite, {}, command()))
+            _train(begin(data, recipes.probe_stage(student, teacher, size), seed, place, overwrite, {}, command()))
         except KeyboardInterrupt as stop:  # resuming only the teacher would leave no student
             raise KeyboardInterrupt(f"{stop}` and then the same command with `{option}") from stop
     return {**keys, TEACHER: ",".join(taught_by)}

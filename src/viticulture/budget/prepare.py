@@ -73,6 +73,9 @@ def make_plan(
     """Return what the budget is spent on. Raises: UserError for any mistake, or for a budget that is too short."""
     check_seed(request.seed)
     RunFolder.check_free(request.out, request.overwrite)
+    overrides = {**request.overrides}
+    size = overrides.pop("images.teacher_size", None) if request.teacher else None
+    request = replace(request, overrides=overrides)
     labeled, base, default = opened(request.data, request.recipe, request.overrides)
     recipes.check(base, request.overrides)
     if request.teacher and not recipes.may_be_taught(base):
@@ -96,8 +99,7 @@ def make_plan(
         images = labeled.images_alone
         measured = measurements(images, request.seed, Path(folder), now, request.budget.seconds)
         config = base if recipes.is_dense(base) else _chosen(request, base, measured, left)
-        largest = request.overrides.get("images.teacher_size") or LARGEST_SIDE
-        probes = [recipes.probe_stage(config, source, largest) for source in teachers]
+        probes = [recipes.probe_stage(config, source, size) for source in teachers]
         decoded = config.changed({"images.teacher_size": _side(probes)}, by="budget") if probes else config
         dataset = load_dataset(labeled, decoded, request.seed, watch=_in_time(request, left))
         if recipes.is_dense(config):

@@ -121,14 +121,14 @@ def teacher_stage(config: Config, default: str, name: str) -> Config:
     return resolve(default, values)
 
 
-def probe_stage(config: Config, source: str, largest: int = LARGEST_SIDE) -> Config:
-    """Return the stage in which a trained network gets a classifier of the student's classes, on images of its own size
-    or the largest that is allowed."""
+def probe_stage(config: Config, source: str, size: int | None = None) -> Config:
+    """Return the stage in which a trained network gets a classifier of the student's classes, on images of `size`, or
+    of its own up to `LARGEST_SIDE`."""
     started = load_started(PROBE, {"student.init": source})
     values = {**started.values, **{key: config.values[key] for key in SHARED}}
     own = {key: started.values["images"][key] for key in ("normalize", "eval_views", "image_size")}
-    if isinstance(own["image_size"], int):
-        own["image_size"] = min(own["image_size"], largest)
+    if size is not None or isinstance(own["image_size"], int):
+        own["image_size"] = size or min(own["image_size"], LARGEST_SIDE)
     values["images"] = {**values["images"], **own}
     return resolve(PROBE, values)
 

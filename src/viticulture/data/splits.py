@@ -306,7 +306,7 @@ def _add_unlabeled(source: Source, splits: Splits, near: NearDuplicates | None) 
     """
     rows = source.splits[UNLABELED]
     held = np.concatenate([rows[:0], *(held for kind, held in splits.items() if kind != "train")])
-    copied = np.zeros(len(rows), bool) if near is None else near.among(rows, held)
+    copied = source.copies(rows, held) if near is None else near.among(rows, held)
     if copied.all():
         raise UserError(
             f"all {counted(len(rows), 'image')} of data.unlabeled are, or resemble, validation or test images of "
@@ -314,7 +314,13 @@ def _add_unlabeled(source: Source, splits: Splits, near: NearDuplicates | None) 
         )
     splits[UNLABELED] = rows[~copied]
     left = counted(int(copied.sum()), "unlabeled image")
-    return [f"left out {left} for being near-duplicates of held-out images"] if copied.any() else []
+    how = "the files" if near is None else "near-duplicates"
+    warnings = [f"left out {left} for being {how} of held-out images"] if copied.any() else []
+    if near is None and len(held):
+        warnings.append(
+            "near-duplicates are not searched: of unlabeled images only copies of held-out files are left out"
+        )
+    return warnings
 
 
 def _lost_classes(source: Source, before: np.ndarray, after: np.ndarray) -> list[str]:

@@ -30,7 +30,7 @@ from ..models.taps import Taps
 from ..models.tta import TEMPERATURE_KEY, TTA_KEY
 from ..models.weights.files import load, note, read_config
 from ..scores.calibration import calibrated
-from ..training.data import for_method
+from ..training.data import labeled_for
 from ..training.run_folder import RunFolder
 from ..training.run_inputs import config_of
 from .results import Evaluated, OtherImages, Results, SavedPredictions, save_predictions, save_results
@@ -102,7 +102,7 @@ class ImageTask(Task):
         """Evaluate as `Task`. Raises: UserError for classes unknown to the run, or nothing to evaluate on."""
         classes = tuple(self.run.read("run.json")["data"]["classes"])
         check_classes(self.run, classes)
-        source = for_method(config_of(self.run), data if isinstance(data, Source) else open_source(data))
+        source = labeled_for(config_of(self.run), data if isinstance(data, Source) else open_source(data))
         if not source.has_labels:
             raise UserError(f"{source.name} has no labels to evaluate on")
         images, skipped = read_unseen(config_of(self.run), source, classes)

@@ -35,12 +35,14 @@ CHOSEN = {
 """Default recipe -> why it was chosen."""
 
 
-def open_for(config: Config, data: Any) -> Source:
+def open_for(config: Config, data: Any, unlabeled: bool = True) -> Source:
     """Open data with the targets that a recipe's method is trained on. A method that uses no labels takes images with
-    objects or masks as well, in the splits of those."""
+    objects or masks as well, in the splits of those. `unlabeled`: with the images of data.unlabeled, if any."""
     spec = config.method_class.batch_spec
     source = open_source(data, spec.contents if spec.labels else None, annotations_first=not spec.labels)
-    return source if source.targets is not None else for_method(config, source)
+    if source.targets is not None:
+        return source
+    return for_method(config, source) if unlabeled else labeled_for(config, source)
 
 
 def for_method(config: Config, source: Source) -> Source:

@@ -219,8 +219,8 @@ def head_features(
     vectors = {split: each["head"] for split, each in features.items()}
     if not vary(next(iter(vectors.values()))):
         raise UserError(
-            f"the features of {built_by.name} are the same for all images, so that no classifier can be trained on "
-            "them; take other weights, or other images"
+            f"the features of {blueprint(student).name} are the same for all images, so that no classifier can be "
+            "trained on them; take other weights, or other images"
         )
     return vectors
 

@@ -10,9 +10,9 @@ training is the same, bit for bit.
     teacher_logits/KEY/epoch-00012.bin      record of step s at s * (4 + bytes of the logits): checksum, logits
 
 KEY is made of all that the logits depend on: the teacher's weights, settings and code, the images, their size and
-augmentation, seed, batch size and its micro-batches, processes, precision, device, compiler and version of torch. A record whose
-checksum fails is computed again. Outputs for images other than the step's, such as mirror images, are always computed,
-as they depend on the guide too. A full disk or budget ends the writing, not the training.
+augmentation, seed, batch size and its micro-batches, processes, precision, device, compiler and version of torch. A
+record whose checksum fails is computed again. Outputs for images other than the step's, such as mirror images, are
+always computed, as they depend on the guide too. A full disk or budget ends the writing, not the training.
 """
 
 import json
@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..cache import cache_folder, digest, source_of
 from ..config.schema import transform_class

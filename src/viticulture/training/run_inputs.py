@@ -14,12 +14,12 @@ from ..data.dataset import Dataset
 from ..data.image_set import StreamedImages
 from ..data.open import annotation_format, is_there, open_source
 from ..data.sources.several import as_numbers, separated
-from ..data.sources.source import Source
+from ..data.sources.source import UNLABELED, Source
 from ..data.sources.torchvision_sets import NAMES
 from ..errors import UserError, some
 from ..text import shell_word
 from ..user_code import check_data
-from .data import for_method, load_dataset, open_for
+from .data import for_method, labeled_for, load_dataset, open_for
 from .run_folder import RunFolder
 
 
@@ -42,8 +42,8 @@ def config_of(run: RunFolder, guides: bool = False) -> Config:
     return replace(config, values=where_they_lie(run.path, config.values), changes=metadata.get("changes", {}))
 
 
-def dataset_of(run: RunFolder, config: Config, data: Any = "") -> Dataset:
-    """Load the images of a run in its splits.
+def dataset_of(run: RunFolder, config: Config, data: Any = "", unlabeled: bool = False) -> Dataset:
+    """Load the images of a run in its splits. `unlabeled`: with those of data.unlabeled, as to train.
 
     Raises: UserError if they are gone, or images, labels or classes differ. Of streamed images file times stand for
         pixels, and copies have other times: they are compared by names and classes alone.
@@ -51,9 +51,10 @@ def dataset_of(run: RunFolder, config: Config, data: Any = "") -> Dataset:
     metadata, names = run.read("run.json"), run.image_names
     data = "" if data is None else data
     if metadata["data"].get("given") is not None:
-        source = for_method(config, given_again(run, data))
+        given = given_again(run, data)
+        source = for_method(config, given) if unlabeled else labeled_for(config, given)
     else:
-        source = open_for(config, own_data(run) if isinstance(data, str) and not data else data)
+        source = open_for(config, own_data(run) if isinstance(data, str) and not data else data, unlabeled)
     dataset = load_dataset(source, config, metadata["seed"], names)
     named = [*metadata["data"]["classes"]] == [*dataset.classes]
     if not (named and (are_same(run, dataset) or isinstance(dataset.train, StreamedImages))):
@@ -92,9 +93,12 @@ def folder_of(data: str) -> str | None:
 
 
 def are_same(run: RunFolder, dataset: Dataset) -> bool:
-    """Return whether images, labels and classes are those that a run began with."""
+    """Return whether images, labels and classes are those that a run began with, unlabeled images perhaps left out."""
     data = run.read("run.json")["data"]
-    return data["fingerprint"] == dataset.fingerprint or data.get("portable") == dataset.portable
+    if data["fingerprint"] == dataset.fingerprint or data.get("portable") == dataset.portable:
+        return True
+    labeled = {split: mark for split, mark in data.get("contents", {}).items() if split != UNLABELED}
+    return UNLABELED not in dataset.splits and labeled == dataset.contents
 
 
 def others(run: RunFolder, hint: str = "") -> UserError:

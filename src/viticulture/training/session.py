@@ -211,6 +211,7 @@ def _record(session: Session, command: str, about: dict[str, Any]) -> None:
             **about,
             "fingerprint": dataset.fingerprint,
             "portable": dataset.portable,
+            "contents": dataset.contents,
             "classes": list(dataset.classes),
             "images": {split: len(names) for split, names in dataset.split_names.items()},
             "skipped": dataset.skipped,
@@ -248,7 +249,7 @@ def reopen(path: str, data: Any = "") -> Session:
     if leads:
         run.lock()
     check_logger(config.engine)
-    dataset = dataset_of(run, config, data)
+    dataset = dataset_of(run, config, data, unlabeled=True)
     if not are_same(run, dataset):
         raise others(run, " with the times of their files (cp -a), which stand for pixels that are streamed")
     method, _ = assemble(config, dataset, metadata["seed"])

@@ -61,7 +61,7 @@ def compare_preparations(run: RunFolder, weights: str = "") -> PreparationGap | 
     if data.get("given") is not None or recipe.images.pixel_format != RGB:
         return None
     try:
-        source = open_for(recipe, own_data(run))
+        source = open_for(recipe, own_data(run), unlabeled=False)
     except UserError:
         return None
     if not isinstance(source, Source):
