@@ -70,8 +70,7 @@ def probe(
             raise UserError(f"several networks leave a run each in a folder, and {out} is a file; name a folder")
         if isinstance(data, str) and not data:
             raise UserError("labeled images are needed: viticulture probe NETWORK DATA --out FOLDER")
-        if "data.unlabeled" in (overrides or {}):
-            raise UserError("a classifier is fitted to labels, and data.unlabeled has none; leave it out")
+        _check_labeled(overrides or {})
         if len(networks) == 1:
             return train(data, PROBE, out=out, overrides={**(overrides or {}), "student.init": networks[0]})
         if "method.decay" in (overrides or {}):
@@ -106,6 +105,7 @@ def review(data: Any, out: str = "review.html", overrides: dict[str, Any] | None
     from ..report.review_page import review_csv, review_page, summary
 
     page, table = _page_and_list(out)
+    _check_labeled(overrides or {})
     result = reviewed(as_source(data), overrides or {})
     write_out(table, review_csv(result))
     write_out(page, review_page(result, table.name))
@@ -146,6 +146,12 @@ def label_next(run: Any, images: list[str], count: int = 50, out: str = "next.ht
     write_out(table, next_csv(result))
     write_out(page, next_page(result, table.name))
     return next_summary(result, table.name)
+
+
+def _check_labeled(overrides: dict[str, Any]) -> None:
+    """Raises: UserError for images without labels."""
+    if "data.unlabeled" in overrides:
+        raise UserError("a classifier is fitted to labels, and data.unlabeled has none; leave it out")
 
 
 def _page_and_list(out: str) -> tuple[Path, Path]:
