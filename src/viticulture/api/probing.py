@@ -163,13 +163,25 @@ def _page_and_list(out: str) -> tuple[Path, Path]:
 
 
 def _ranked(networks: Sequence[str], data: Any, out: str, overrides: dict[str, Any]) -> "Table":
-    """Train a classifier on each network, and compare the runs; they stay in the folder `out`, if any."""
+    """Train a classifier on each network, and compare the runs; they stay in the folder `out`, if any.
+
+    Raises: UserError for data without held-out images.
+    """
+    from ..config.load import load_config
+    from ..data.splits import select
     from ..report.measurements import network_table
     from ..tasks.task import task_of
+    from ..training.data import open_for
     from ..training.run import fit
     from ..training.session import begin
     from ..waiting import waiting
 
+    config = load_config(PROBE, overrides)
+    source = open_for(config, data)
+    if source.classes and not select(source, config.data, 0)[0].keys() & {"test", "val"}:
+        raise UserError(
+            f"networks are ranked by held-out images, and {source.name} has none; set data.test_fraction, such as 0.2"
+        )
     runs = {}
     with TemporaryDirectory(prefix="viticulture-probe-") if not out else nullcontext(out) as folder:
         for number, network in enumerate(networks, 1):

@@ -149,8 +149,8 @@ def _images(run: RunFolder | None, data: str | Source, model: EvaluatedModel) ->
         raise UserError("labeled images are needed: viticulture probe NETWORK DATA")
     selection, image_names = DataSettings(), None
     if run is not None:
-        of_recipe: DataSettings = config_of(run).data
-        selection = replace(of_recipe, fraction=None, per_class=None, rule="balanced", folds=None, fold=0)
+        recipe: DataSettings = config_of(run).data
+        selection = replace(recipe, fraction=None, per_class=None, rule="balanced", folds=None, fold=0, leave_out=None)
         if stands_for_own(run, data):
             if model.data_spec.scale is not None:
                 raise UserError(f"a probe predicts classes, and images of {run.path} have numbers; name other images")
