@@ -25,14 +25,14 @@ from viticulture.data.dataset import Dataset, ImageSettings, prepare
 from viticulture.errors import UserError
 from viticulture.evaluation.model import EvaluatedModel, of_source
 from viticulture.evaluation.probe import evaluate
-from viticulture.evaluation.probe.evaluate import Part, _find, model_features, read_probes, vote
+from viticulture.evaluation.probe.evaluate import _find, model_features, read_probes, vote
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import features
 from viticulture.models.weights.files import save
 from viticulture.optim import logistic_regression
 from viticulture.optim.logistic_regression import fit
-from viticulture.training.linear_head import DECAYS
+from viticulture.training.linear_head import DECAYS, Part
 
 TASK = DataSpec(("a", "b", "c"), (8, 8), (0.5,) * 3, (0.5,) * 3)
 

@@ -33,11 +33,10 @@ from ..errors import UserError, counted, some
 from ..models.similarity import K, evenly
 from ..optim.logistic_regression import fit
 from ..scores.confident_learning import margins, suspected
-from ..training.linear_head import DECAYS, first_device, head_features
+from ..training.linear_head import DECAYS, FOLDS, first_device, head_features
 from ..training.progress import showing
 from ..training.session import begin
 
-FOLDS = 5
 FAR_OUT = 3.0  # interquartile ranges above the upper quartile (Tukey, "Exploratory Data Analysis", 1977)
 LOW = 1.5  # interquartile ranges below the lower quartile, likewise
 MIN_SIDE = 32  # shorter side, pixels, of images whose sharpness means something
