@@ -36,6 +36,7 @@ def polled(watched: Watch, times: int = 2) -> list[str]:
 
 def test_each_image_is_recorded_once_over_restarts(task: Task, tmp_path: Path) -> None:
     folder, out = tmp_path / "in", tmp_path / "p.csv"
+    out.touch()  # by `mktemp`, say
     first = Watch(task, folder, out)
     photo(folder / "a.png", 0)
     photo(folder / "below" / "b.png", 1)
@@ -106,6 +107,8 @@ def test_what_cannot_be_watched_is_one_line(
         assert main(["predict", run, "--watch", *words]) == 2
         assert capsys.readouterr().err.count("\n") == 1, words
     assert other.read_text("utf-8") == "name,label\n"
+    assert main(["predict", run, "--watch", picture, "--every", "0.2s"]) == 2
+    assert "--every 0.2s is for clips" in capsys.readouterr().err
     monkeypatch.chdir(tmp_path)
     with file_lock(tmp_path / ".predictions.csv.lock"):
         assert main(["predict", run, "--watch", folder]) == 2

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import viticulture
+from refusals import refused
 from untrained import photo, untrained
 from untrained_dense import CLASSES, object_results, untrained_dense
 from viticulture.cli import main
@@ -27,6 +28,7 @@ VARIABLE = [0, 40, 80, 500, 980, 1020, 1100, 4000, 4040]
 
 def clip(path: Path, times: Sequence[int] = VARIABLE, codec: str = "mpeg4", side: int = 64) -> Path:
     """Write a clip whose frame k is of gray 20 k, with a white upper left quarter."""
+    path.parent.mkdir(exist_ok=True)
     with av.open(str(path), "w") as out:
         stream = out.add_stream(codec, rate=25)
         stream.width, stream.height = side, side // 2
@@ -149,6 +151,17 @@ def test_frames_have_seconds_beside_images_in_csv_and_json(tmp_path: Path, capsy
     frame = next(each for at, each in video.frames(film, 1.0) if at == pytest.approx(1.02))
     (alone,) = viticulture.open(run).predict(frame)
     assert alone.probability == pytest.approx(answers[1]["probability"], abs=1e-5), "float32, in batches of two sizes"
+
+
+def test_clips_in_folders_are_predicted_at_the_time_step_in_python(tmp_path: Path) -> None:
+    run = viticulture.Run(untrained(tmp_path / "run").path)
+    film, picture = clip(tmp_path / "new" / "film.mp4"), photo(tmp_path / "new" / "a.png", 0)
+    assert [each.name for each in run.predict(tmp_path / "new")] == [
+        str(picture), *(f"{film} at {at} s" for at in ("0.000", "1.020", "4.000")),
+    ]  # fmt: skip
+    for every, count in ((0.0, 9), ("0.5s", 4)):
+        assert len(run.predict(film, every=every)) == count
+    refused("time step between frames", run.predict, film, every=-1)
 
 
 def test_a_detector_lists_boxes_by_frame_and_draws_a_clip_with_the_same_times(

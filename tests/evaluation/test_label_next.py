@@ -125,6 +125,19 @@ def test_images_with_labels_are_left_out(tmp_path: Path, unlabeled: Path, capsys
     )  # fmt: skip
 
 
+def test_digests_of_labeled_images_are_not_copied_for_each_image(
+    tmp_path: Path, unlabeled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches: time in proportion to labeled times unlabeled images."""
+
+    class Digests(set[bytes]):
+        __or__ = copy = None  # type: ignore[assignment]
+
+    monkeypatch.setattr(label_next, "run_digests", lambda _: Digests())
+    run, out = untrained(tmp_path / "run").path, str(tmp_path / "next.html")
+    assert len(viticulture.label_next(run, [str(unlabeled)], out=out).rows) == 12
+
+
 def test_images_removed_meanwhile_are_left_out(
     tmp_path: Path, unlabeled: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

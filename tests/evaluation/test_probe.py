@@ -25,14 +25,14 @@ from viticulture.data.dataset import Dataset, ImageSettings, prepare
 from viticulture.errors import UserError
 from viticulture.evaluation.model import EvaluatedModel, of_source
 from viticulture.evaluation.probe import evaluate
-from viticulture.evaluation.probe.evaluate import Part, _find, model_features, read_probes, vote
+from viticulture.evaluation.probe.evaluate import _find, model_features, read_probes, vote
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.taps import features
 from viticulture.models.weights.files import save
 from viticulture.optim import logistic_regression
 from viticulture.optim.logistic_regression import fit
-from viticulture.training.linear_head import DECAYS
+from viticulture.training.linear_head import DECAYS, Part
 
 TASK = DataSpec(("a", "b", "c"), (8, 8), (0.5,) * 3, (0.5,) * 3)
 
@@ -243,6 +243,13 @@ def test_runs_with_and_without_labels_are_probed(tmp_path: Path, capsys: pytest.
     ):
         assert main(["probe", *words]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_other_images_are_probed_without_the_runs_list_of_images_to_leave_out(tmp_path: Path) -> None:
+    (tmp_path / "review.csv").write_text("image\nblue/3.png\n")
+    run = untrained(tmp_path / "run", **{"data.leave_out": str(tmp_path / "review.csv")}).path
+    table: Any = viticulture.probe(str(run), photos_of_noise(tmp_path, 8))
+    assert "8 test images" in table.note
 
 
 def test_images_with_masks_have_no_classes_to_probe(tmp_path: Path) -> None:

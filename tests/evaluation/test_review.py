@@ -18,7 +18,7 @@ from viticulture.data.data_settings import DataSettings
 from viticulture.data.open import open_source
 from viticulture.data.splits import Splits, select
 from viticulture.errors import counted
-from viticulture.evaluation.review import blurred, out_of_fold, outliers, sharpness
+from viticulture.evaluation.review import blurred, folds, out_of_fold, outliers, sharpness
 from viticulture.models.weights.files import load, save
 from viticulture.scores.confident_learning import class_thresholds, margins, suspected
 
@@ -135,6 +135,8 @@ def test_what_cannot_be_reviewed_is_one_line(photos: Path, tmp_path: Path) -> No
         Image.effect_noise((40, 40), 60).save(tmp_path / "few" / name)
     keys = {"student.init": str(untrained(tmp_path / "network").weights("last")), "engine.device": "cpu"}
     refused("have one|has one image", viticulture.review, str(tmp_path / "few"), str(tmp_path / "r.html"), keys)
+    more = {**keys, "data.unlabeled": str(photos)}
+    refused("data.unlabeled has none", viticulture.review, str(photos), str(tmp_path / "r.html"), more)
     assert not (tmp_path / "r.html").exists()
     network = untrained(tmp_path / "constant").weights("last")
     student, spec, _ = load(network)
@@ -144,6 +146,21 @@ def test_what_cannot_be_reviewed_is_one_line(photos: Path, tmp_path: Path) -> No
     keys["student.init"] = str(network)
     refused("the same for all images", viticulture.review, str(photos), str(tmp_path / "r.html"), keys)
     assert not (tmp_path / "r.html").exists()
+
+
+def test_images_of_a_group_lie_in_one_fold(photos: Path) -> None:
+    """As many folds as the smallest class has groups. Catches: folds counted by images, which groups cannot fill."""
+    rows = [f"photos/{c}/{i}.png,{c},{c}{i % groups}" for c, groups in (("blue", 2), ("red", 3)) for i in range(12)]
+    table = photos.parent / "groups.csv"
+    table.write_text("\n".join(["path,label,group", *rows]), encoding="utf-8")
+    source = open_source(str(table))
+    fold = folds(source, np.arange(24), None)
+    assert fold.max() == 1
+    assert source.groups is not None
+    assert all(len(set(fold[source.groups == group])) == 1 for group in np.unique(source.groups))
+    assert all(len(set(fold[source.labels == label])) == 2 for label in (0, 1))
+    table.write_text(table.read_text("utf-8").replace("blue1", "blue0"), encoding="utf-8")
+    refused("1 class of .* has one group: blue; add groups", folds, open_source(str(table)), np.arange(24), None)
 
 
 def test_confident_learning_is_that_of_the_paper() -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import viticulture
 from networks import data_spec, randomized
 from refusals import refused
+from untrained import photo
 from viticulture.cli import main
 from viticulture.config.load import load_config
 from viticulture.errors import UserError
@@ -248,6 +249,16 @@ def test_networks_are_ranked_on_the_same_images(tmp_path: Path, capsys: pytest.C
         assert said in capsys.readouterr().err
     assert main(["probe", *names, "digits", "--out", str(tmp_path / "x.json")]) == 2
     assert "several networks leave a run each in a folder" in capsys.readouterr().err
+
+
+def test_networks_cannot_be_ranked_without_held_out_images(tmp_path: Path) -> None:
+    """Before any network is loaded."""
+    for i in range(8):
+        photo(tmp_path / "photos" / "ab"[i % 2] / f"{i}.png", i)
+    keys = {"data.val_fraction": 0, "data.test_fraction": 0}
+    for out in ("", str(tmp_path / "runs")):
+        refused("ranked by held-out images", viticulture.probe, ["a", "b"], str(tmp_path / "photos"), "", "", out, keys)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_features_are_those_of_the_networks_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

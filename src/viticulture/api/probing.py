@@ -70,8 +70,7 @@ def probe(
             raise UserError(f"several networks leave a run each in a folder, and {out} is a file; name a folder")
         if isinstance(data, str) and not data:
             raise UserError("labeled images are needed: viticulture probe NETWORK DATA --out FOLDER")
-        if "data.unlabeled" in (overrides or {}):
-            raise UserError("a classifier is fitted to labels, and data.unlabeled has none; leave it out")
+        _check_labeled(overrides or {})
         if len(networks) == 1:
             return train(data, PROBE, out=out, overrides={**(overrides or {}), "student.init": networks[0]})
         if "method.decay" in (overrides or {}):
@@ -106,6 +105,7 @@ def review(data: Any, out: str = "review.html", overrides: dict[str, Any] | None
     from ..report.review_page import review_csv, review_page, summary
 
     page, table = _page_and_list(out)
+    _check_labeled(overrides or {})
     result = reviewed(as_source(data), overrides or {})
     write_out(table, review_csv(result))
     write_out(page, review_page(result, table.name))
@@ -148,6 +148,12 @@ def label_next(run: Any, images: list[str], count: int = 50, out: str = "next.ht
     return next_summary(result, table.name)
 
 
+def _check_labeled(overrides: dict[str, Any]) -> None:
+    """Raises: UserError for images without labels."""
+    if "data.unlabeled" in overrides:
+        raise UserError("a classifier is fitted to labels, and data.unlabeled has none; leave it out")
+
+
 def _page_and_list(out: str) -> tuple[Path, Path]:
     """Check and return the files of a page and of its list. Raises: UserError for a list that exists."""
     page = check_out(out, ".html")
@@ -157,13 +163,25 @@ def _page_and_list(out: str) -> tuple[Path, Path]:
 
 
 def _ranked(networks: Sequence[str], data: Any, out: str, overrides: dict[str, Any]) -> "Table":
-    """Train a classifier on each network, and compare the runs; they stay in the folder `out`, if any."""
+    """Train a classifier on each network, and compare the runs; they stay in the folder `out`, if any.
+
+    Raises: UserError for data without held-out images.
+    """
+    from ..config.load import load_config
+    from ..data.splits import select
     from ..report.measurements import network_table
     from ..tasks.task import task_of
+    from ..training.data import open_for
     from ..training.run import fit
     from ..training.session import begin
     from ..waiting import waiting
 
+    config = load_config(PROBE, overrides)
+    source = open_for(config, data)
+    if source.classes and not select(source, config.data, 0)[0].keys() & {"test", "val"}:
+        raise UserError(
+            f"networks are ranked by held-out images, and {source.name} has none; set data.test_fraction, such as 0.2"
+        )
     runs = {}
     with TemporaryDirectory(prefix="viticulture-probe-") if not out else nullcontext(out) as folder:
         for number, network in enumerate(networks, 1):

@@ -135,7 +135,7 @@ class Run:
                 row.update(zip(columns, probabilities, strict=True))
         return _frame(rows)
 
-    def predict(self, images: Any, weights: str = "", top: int = 1, every: float = 1.0) -> list[Any]:
+    def predict(self, images: Any, weights: str = "", top: int = 1, every: str | float = "1s") -> list[Any]:
         """Classify images, detect their objects or segment them, as the run was trained to.
 
         Args:
@@ -146,10 +146,11 @@ class Run:
             weights: best, last or ema; by default those that count.
             top: classes to name of each image, the likeliest first; of several labels an image from 2 on, as 1 names
                 those from their thresholds on.
+            every: time between two frames of a clip, seconds, such as 0.2 or 0.2s; 0 for every frame.
         """
         from .runs import predict
 
-        return predict(str(self.path), images, weights, top=top)
+        return predict(str(self.path), images, weights, top=top, every=str(every))
 
     def evaluate(self, data: Any = "") -> "Results[Any]":
         """Measure on the run's own or other images; see the function of that name."""

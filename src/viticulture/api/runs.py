@@ -77,16 +77,16 @@ def predict(
 
     Args:
         run: the run's folder, or hf-hub:USER/NAME.
-        images: files, or folders that are searched for images; video clips (extra `video`); of objects also a list of
-            COCO's (.json), alone, which then numbers the results; in Python also pictures, see `Run.predict`.
+        images: files, or folders that are searched for images and video clips (extra `video`); of objects also a list
+            of COCO's (.json), alone, which then numbers the results; in Python also pictures, see `Run.predict`.
         weights: best, last or ema; by default those that count.
         out: a .csv or .json file to write as well; of objects .json is COCO's results. Of objects and of pixels also
             a folder of pictures, or of one clip an .mp4 with the predictions drawn in; of pixels no .json.
         top: classes to name of each image, the likeliest first; of several labels an image from 2 on, as 1 names those
             from their thresholds on.
         every: time between two frames of a clip, seconds; 0s for every frame.
-        watch: keep predicting for images as they appear in one folder, each once, until Ctrl-C; --out is a .csv,
-            predictions.csv by default, and a later watch continues it.
+        watch: keep predicting for images, not clips, as they appear in one folder, each once, until Ctrl-C; --out is
+            a .csv, predictions.csv by default, and a later watch continues it.
 
     Returns: one prediction an image, with the reason for those that could not be read.
     """
@@ -103,6 +103,8 @@ def predict(
     task, items = task_of(folder), as_images(images)
     if not watch:
         return task.predict(items, weights, top, out, step)
+    if step != 1:
+        raise UserError(f"--watch predicts for images, and --every {every} is for clips; leave one of them out")
     if len(items) != 1 or not isinstance(items[0], Path) or top != 1:
         raise UserError(f"--watch takes one folder and no --top, got {counted(len(items), 'image')} and top {top}")
     watch_folder(task, items[0], Path(out or "predictions.csv"), weights)

@@ -47,7 +47,7 @@ class Watch:
 
     def _recorded(self) -> set[str]:
         """Read the images in the file as its cells name them, without the last one if it is still in the folder."""
-        if not self.out.exists():
+        if not self.out.exists() or not self.out.stat().st_size:
             write_whole(self.out, self.heading)
             return set()
         text = decoded(self.out.read_bytes(), "replace")

@@ -20,6 +20,7 @@ from ..data.dataset import prepare_test
 from ..data.image_set import CachedImages, Images, Records
 from ..data.images.decode import DECODED, Decoded, DecodedImage, Unreadable, as_pixels, decode, image_size, reason
 from ..data.images.format import RGB, PixelFormat
+from ..data.images.video import is_clip
 from ..data.sources.files import FileReader
 from ..data.sources.folders import images_among, scan
 from ..data.sources.source import Source
@@ -104,17 +105,20 @@ def _content(file: Any) -> BinaryIO | Unreadable:
     return BytesIO(content)
 
 
-def named(images: Sequence[ImageInput]) -> Iterator[Item]:
-    """Yield the images: files, those in folders, and all else, named `image 0` by their place."""
+def named(images: Sequence[ImageInput], clips: bool = False) -> Iterator[Item]:
+    """Yield the images: files, those in folders, and all else, named `image 0` by their place. `clips`: with the clips
+    in folders."""
     for place, image in enumerate(images):
-        yield from _named(place, image)
+        yield from _named(place, image, clips)
 
 
-def _named(place: int, image: ImageInput) -> Iterator[Item]:
+def _named(place: int, image: ImageInput, clips: bool) -> Iterator[Item]:
     if not isinstance(image, Path):
         yield f"image {place}", image
     elif image.is_dir():
-        for name in sorted(file.path for file in images_among(scan(image)[0])):
+        files = scan(image)[0]
+        films = [file for file in files if clips and is_clip(file.path)]
+        for name in sorted(file.path for file in [*images_among(files), *films]):
             yield str(image / name), image / name
     elif image.is_file():
         yield str(image), image

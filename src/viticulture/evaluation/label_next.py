@@ -83,7 +83,7 @@ def choose_next(run: RunFolder, items: Sequence[Item], count: int) -> NextLabels
             fresh = list[int]()
             for number, mark in enumerate(pixel_digests(opened.images) if opened.images is not None else ()):
                 own += mark in labeled
-                if mark not in labeled | seen:
+                if mark not in labeled and mark not in seen:
                     fresh.append(number)
                 seen.add(mark)
             if opened.images is not None and fresh:

@@ -28,15 +28,15 @@ from ..data.open import open_source
 from ..data.sources.several import is_joined
 from ..data.sources.source import Source
 from ..data.splits import folds_of, groups_of
+from ..data.subsets import numbered
 from ..errors import UserError, counted, some
 from ..models.similarity import K, evenly
 from ..optim.logistic_regression import fit
 from ..scores.confident_learning import margins, suspected
-from ..training.linear_head import DECAYS, first_device, head_features
+from ..training.linear_head import DECAYS, FOLDS, first_device, head_features
 from ..training.progress import showing
 from ..training.session import begin
 
-FOLDS = 5
 FAR_OUT = 3.0  # interquartile ranges above the upper quartile (Tukey, "Exploratory Data Analysis", 1977)
 LOW = 1.5  # interquartile ranges below the lower quartile, likewise
 MIN_SIDE = 32  # shorter side, pixels, of images whose sharpness means something
@@ -96,7 +96,7 @@ def review(data: str | Source, overrides: Mapping[str, Any]) -> Review:
     Args:
         overrides: recipe keys; `student.init` is the network.
 
-    Raises: UserError without a network, for other than one class an image, and for a class with a single image.
+    Raises: UserError without a network, for other than one class an image, and for a class with one image or group.
     """
     keys = {"data.val_fraction": 0.0, "data.test_fraction": 0.0, **overrides}
     if not (network := keys.get("student.init")):
@@ -156,18 +156,20 @@ def review(data: str | Source, overrides: Mapping[str, Any]) -> Review:
 
 
 def folds(source: Source, rows: Labels, near: NearDuplicates | None) -> Labels:
-    """Return the fold of each image, [N]: as many as the smallest class has images, at most `FOLDS`.
+    """Return the fold of each image, [N]: as many as the smallest class has images, or groups, at most `FOLDS`.
 
-    Raises: UserError for a class with a single image.
+    Raises: UserError for a class with a single image or group.
     """
-    counts = np.bincount(source.labels[rows], minlength=len(source.classes))
+    labels, what = source.labels[rows], "image" if source.groups is None else "group"
+    number = numbered(None if source.groups is None else source.groups[rows], len(rows))
+    counts = np.array([len(np.unique(number[labels == c])) for c in range(len(source.classes))])
     if single := [name for name, count in zip(source.classes, counts, strict=True) if count == 1]:
         raise UserError(
-            f"an image is reviewed by others of its class, and {counted(len(single), 'class')} of {source.name} "
-            f"{'has' if len(single) == 1 else 'have'} one image: {some(single)}; add images, or remove the class"
+            f"an image is reviewed by other {what}s of its class, and {counted(len(single), 'class')} of {source.name} "
+            f"{'has' if len(single) == 1 else 'have'} one {what}: {some(single)}; add {what}s, or remove the class"
         )
-    groups, number = groups_of(near, DataSettings()), int(min(counts[counts > 0].min(), FOLDS))
-    return folds_of(source, rows, number, 0, None if groups is None else groups[rows])
+    near_groups, smallest = groups_of(near, DataSettings()), int(counts[counts > 0].min())
+    return folds_of(source, rows, min(smallest, FOLDS), 0, None if near_groups is None else near_groups[rows])
 
 
 def out_of_fold(features: Tensor, labels: Labels, classes: int, fold: Labels) -> Probabilities:

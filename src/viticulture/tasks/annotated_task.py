@@ -216,7 +216,7 @@ class AnnotatedTask(Task):
                 f"--out must be a .json or .csv file, an {CLIP} of one clip or a folder of pictures, got {out}"
             )
         listed, images = self.listed(images, predictor.data_spec.classes, out)
-        items, drawn = items_of(images), bool(out) and ending not in ENDINGS
+        items, drawn = items_of(images, clips=True), bool(out) and ending not in ENDINGS
         if ending == CLIP:
             check_one_clip(items, out)
         frames, predictions = Frames(items, every), list[Any]()

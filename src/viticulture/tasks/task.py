@@ -251,7 +251,7 @@ class Task(ABC):
             check_out(out, *ENDINGS)
         if top < 1:
             raise UserError(f"top is how many classes to name, at least 1, got {top}")
-        predictor, items = self.predictor(weights, top), Frames(items_of(images), every)
+        predictor, items = self.predictor(weights, top), Frames(items_of(images, clips=True), every)
         predictions = [prediction for prediction, _ in items.predict(predictor)]
         check_readable(predictions)
         if out.lower().endswith(".json"):
@@ -319,9 +319,9 @@ class Frames:
         return file.getvalue()
 
 
-def items_of(images: Sequence[ImageInput]) -> list[Item]:
-    """Name images one by one. Raises: UserError where there are none."""
-    items = list(named(images))
+def items_of(images: Sequence[ImageInput], clips: bool = False) -> list[Item]:
+    """Name images one by one; `clips`: with the clips in folders. Raises: UserError where there are none."""
+    items = list(named(images, clips))
     if not items:
         places = ", ".join(map(str, images))  # folders: all else is an item
         raise UserError(f"no images in {places}; name image files, or folders that hold some")

@@ -31,7 +31,7 @@ from ...models.weights.files import identity
 from ...optim.logistic_regression import fit
 from ...outputs import write_out
 from ...scores.intervals import wilson
-from ...training.linear_head import DECAYS, Features, frozen_features
+from ...training.linear_head import DECAYS, Features, Part, frozen_features
 from ...training.progress import showing
 from ...training.run_folder import RunFolder
 from ...training.run_inputs import config_of, given_again, own_data, stands_for_own
@@ -43,8 +43,6 @@ NEIGHBORS = (5, 10, 20, 50, 100, 200)
 TEMPERATURE = 0.07
 SIMILARITIES = 2**24  # in memory at once
 VALIDATION = 0.1  # share of the training images held out if the data has no validation split
-
-Part = tuple[Tensor, Tensor]  # features [N, D] and labels [N]
 
 Classify = Callable[[Part, Tensor, int, Sequence[float]], Tensor]
 """From labeled images, others [N, D], C and S settings to classes [S, N]."""
@@ -148,8 +146,8 @@ def _images(run: RunFolder | None, data: str | Source, model: EvaluatedModel) ->
         raise UserError("labeled images are needed: viticulture probe NETWORK DATA")
     selection, image_names = DataSettings(), None
     if run is not None:
-        of_recipe: DataSettings = config_of(run).data
-        selection = replace(of_recipe, fraction=None, per_class=None, rule="balanced", folds=None, fold=0)
+        recipe: DataSettings = config_of(run).data
+        selection = replace(recipe, fraction=None, per_class=None, rule="balanced", folds=None, fold=0, leave_out=None)
         if stands_for_own(run, data):
             if model.data_spec.scale is not None:
                 raise UserError(f"a probe predicts classes, and images of {run.path} have numbers; name other images")
