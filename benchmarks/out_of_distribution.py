@@ -29,7 +29,7 @@ from viticulture.data.dataset import ImageSettings, read_rows
 from viticulture.data.image_set import CachedImages, Images
 from viticulture.data.open import open_source
 from viticulture.evaluation.model import of_run
-from viticulture.models.similarity import KEPT
+from viticulture.models.similarity import BELOW
 from viticulture.models.weights.load_matching import classifiers
 from viticulture.table import Cell, Column, Table, print_table
 from viticulture.training.linear_head import Part, head_features, train_head
@@ -60,7 +60,7 @@ def measured(train: Tensor, weight: Tensor, bias: Tensor, sets: Mapping[str, Ten
     every = {name: scores(train, x, x @ weight.T + bias) for name, x in sets.items()}
     rows = {}
     for score, val in every.pop("val").items():
-        threshold, own = val.quantile(1 - KEPT), every["test"][score]
+        threshold, own = val.quantile(BELOW), every["test"][score]
         for name, of in every.items():
             other = of[score]
             above = (own[:, None] > other).double().mean() + (own[:, None] == other).double().mean() / 2

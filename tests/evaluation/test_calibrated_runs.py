@@ -17,7 +17,7 @@ import viticulture
 from viticulture.deploy.hub.push import contents
 from viticulture.errors import UserError
 from viticulture.evaluation.model import of_run
-from viticulture.models.similarity import TrainFeatures, evenly, similarity, vary
+from viticulture.models.similarity import TrainFeatures, evenly, place, similarity, vary
 from viticulture.training.run_inputs import config_of, dataset_of
 
 RECIPE = """
@@ -124,7 +124,7 @@ def test_predictions_say_which_images_are_unlike_the_training_images(run: viticu
         assert "min_similarity" not in config
         return
     similar = np.array([each.similarity for each in predictions])
-    assert config["min_similarity"] == pytest.approx(np.quantile(similar, 0.05), abs=1e-5)
+    assert config["min_similarity"] == pytest.approx(np.sort(similar)[int(0.05 * (len(similar) + 1)) - 1], abs=1e-5)
     assert [each.known for each in predictions] == (similar >= config["min_similarity"]).tolist()
 
     student, features = run.student(), load_file(folder / "train_features.safetensors")["features"].float()
@@ -161,6 +161,14 @@ def test_predictions_say_which_images_are_unlike_the_training_images(run: viticu
     finally:
         (folder / "train_features.safetensors").write_bytes(saved)
 
+    for val_fraction, there in ((0.0, False), (0.08, True)):  # of 160 images
+        keys = {"data.val_fraction": val_fraction, "train.epochs": 1}
+        recipe, out = str(run.path.parent / "own.yaml"), str(tmp_path / str(there))
+        few = viticulture.train(str(run.path.parent / "list.csv"), recipe, out=out, overrides=keys, progress=False)
+        config = json.loads((few.folder.weights(few.folder.which()[0]) / "config.json").read_text())
+        assert ("min_similarity" in config) == there
+        assert ("of new images" in few.report.read_text(encoding="utf-8")) == there
+
 
 def test_similarity_is_that_to_the_fifth_nearest_other_image() -> None:
     """Catches: another neighbor; features that are not normalized; a training image compared with itself; an error for
@@ -171,9 +179,10 @@ def test_similarity_is_that_to_the_fifth_nearest_other_image() -> None:
     cosines = torch.nn.functional.normalize(val, dim=1) @ unit.T
     fitted = TrainFeatures.fitted(3 * train, 2 * val)
     np.testing.assert_allclose(similarity(val, unit), cosines.sort(1).values[:, -5], atol=1e-6)
-    assert fitted.threshold == pytest.approx(float(cosines.sort(1).values[:, -5].quantile(0.05)), abs=2e-3)
+    assert fitted.threshold == pytest.approx(float(cosines.sort(1).values[:, -5].sort().values[2]), abs=2e-3)
     others = (unit @ unit.T).fill_diagonal_(-2).sort(1).values[:, -5]
-    assert TrainFeatures.fitted(train, None).threshold == pytest.approx(float(others.quantile(0.05)), abs=2e-3)
+    assert TrainFeatures.fitted(train, None).threshold == pytest.approx(float(others.sort().values[1]), abs=2e-3)
+    assert [place(count) for count in (9, 19, 38, 39, 1000)] == [1, 1, 1, 2, 50]
     np.testing.assert_allclose(similarity(val, unit[:3]), cosines[:, :3].min(1).values, atol=1e-6)
     assert len(evenly(2500)) == 1000
     assert evenly(3).tolist() == [0, 1, 2]

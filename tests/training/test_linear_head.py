@@ -178,6 +178,13 @@ def test_a_classifier_without_validation_images_is_calibrated_out_of_fold(tmp_pa
     assert json.loads(config.read_text())["temperature"] == fitted == run.metadata["temperature"]
     shutil.move(run.path, tmp_path / "first")
     assert probed(tmp_path, data__per_class=20, data__val_fraction=0.3).metadata["temperature"] == []
+    shutil.move(run.path, tmp_path / "second")
+    assert json.loads((tmp_path / "second/weights/last/config.json").read_text())["min_similarity"] < 1
+    untested = probed(tmp_path, data__per_class=20, data__test_on="none")
+    assert not untested.results
+    config = json.loads((untested.folder.weights("last") / "config.json").read_text())
+    assert config["temperature"] == untested.metadata["temperature"] == fitted
+    assert config["min_similarity"] < 1
 
 
 def test_half_precision_changes_little(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,8 @@
     similarity = the k-th largest cosine between the image's features and those of training images
 
 Features are the inputs of the network's classifiers, of the image as evaluation feeds it, without further views. An
-image below the threshold, which 95 % of the validation images exceed, is unlike the training images.
+image below the threshold is unlike the training images. The threshold is the k-th lowest of n validation images, so
+that a share k / (n + 1) of new images of the classes is below it: at most 5 %, or, of fewer than 19, 1 / (n + 1).
 
 Source: Sun et al., "Out-of-Distribution Detection with Deep Nearest Neighbors", ICML 2022, arXiv:2204.06507, Section 3;
 the distance there is sqrt(2 - 2 cosine). Deviation: few training images and a small k, as data sets are small.
@@ -28,7 +29,8 @@ from .weights.load_matching import classifiers
 K = 5
 IMAGES = 1000
 """Training images whose features are saved, and at most as many validation images that choose the threshold."""
-KEPT = 0.95  # share of validation images that exceed the threshold
+BELOW = 0.05  # share of images of the classes that are below the threshold
+MIN_IMAGES = 9  # validation images from which the threshold of a trained network is chosen
 FILE = "train_features.safetensors"  # next to weights: features of training images, [M, D] float16, of length 1
 KEY = "min_similarity"  # key of config.json next to weights: the threshold
 MIN_DISTANCE = 1e-5  # between features that differ by more than rounding, of their length
@@ -81,12 +83,12 @@ class TrainFeatures:
 
     @classmethod
     def fitted(cls, train: Tensor, val: Tensor | None) -> "TrainFeatures":
-        """Choose the threshold by the features of validation images [N, D], or, where there are none, by those of every
+        """Choose the threshold by the features of validation images [N, D], or, for a frozen network, by those of every
         training image compared with the others. `train`: [M, D], M at least 2.
         """
         features = F.normalize(train.float(), dim=1).half()
         similar = similarity(train, features, skip=1) if val is None else similarity(val, features)
-        return cls(features, float(similar.double().quantile(1 - KEPT)))
+        return cls(features, float(similar.sort().values[place(len(similar)) - 1]))
 
     def save(self, folder: Path) -> None:
         """Write them next to weights."""
@@ -127,6 +129,11 @@ class SimilarityNetwork(nn.Module):
             logits = self.network(images)
             vectors = inputs.read()[: images.shape[0]]  # an exported network takes all views in one batch
         return logits, similarity(vectors, self.features)
+
+
+def place(count: int) -> int:
+    """Return the place of the threshold among `count` similarities, the lowest is 1."""
+    return max(1, int(BELOW * (count + 1)))
 
 
 def similarity(vectors: Tensor, features: Tensor, skip: int = 0) -> Tensor:

@@ -20,10 +20,10 @@ from ..evaluation.model import EvaluatedModel, of_run
 from ..evaluation.outputs import Predictions
 from ..evaluation.reference import evaluate_references, read_references
 from ..evaluation.saved import of_each
-from ..models.similarity import KEY, HeadInputs, K, TrainFeatures, evenly, vary
+from ..models.similarity import BELOW, IMAGES, KEY, MIN_IMAGES, HeadInputs, K, TrainFeatures, evenly, place, vary
 from ..models.weights.files import read_config
 from ..outputs import csv_text
-from ..scores.calibration import MIN_IMAGES, fit_temperature
+from ..scores.calibration import fit_temperature
 from ..table import MAX_ROWS, Cell, Column, Table, percent, unread
 from ..text import log
 from ..training.run_inputs import config_of
@@ -132,7 +132,11 @@ class Classification(ImageTask):
             images = images.part(evenly(len(images)))
             return torch.cat([inputs(batch["image"]).cpu() for batch in model.batches(images)])
 
-        val = dataset.val if dataset.val is not None and len(dataset.val) >= MIN_IMAGES else None
+        frozen, val = config_of(self.run).method_class.closed_form, dataset.val
+        if val is None or len(val) < MIN_IMAGES:
+            if not frozen:  # images that a network was trained on are more similar to each other than new ones are
+                return None
+            val = None
         try:
             with HeadInputs(model.network) as inputs, torch.inference_mode():
                 made = TrainFeatures.fitted(features(dataset.train), None if val is None else features(val))
@@ -196,12 +200,14 @@ class Classification(ImageTask):
         threshold = read_config(self.run.weights(which[0])).get(KEY) if which else None
         if not isinstance(threshold, float):
             return ""
+        count = min(len(self.run.image_names.get("val", ())), IMAGES)
+        below, new = (place(count) / (count + 1), "new") if count >= MIN_IMAGES else (BELOW, "training")
         return (
             "It predicts one of its classes for every image, even of something else. `known` is `no` for an image "
             f"unlike the training images: the cosine between its features and those of the {K}th most similar training "
-            f"image is below {threshold:.2f}, as for 5 % of images of its classes. A network that started from public "
-            "weights notices most images of other things; one trained from scratch on a few thousand images notices "
-            "few. Of similar classes, such as another flower, many pass as known."
+            f"image is below {threshold:.2f}, as for {percent(below)} of {new} images. A network that started from "
+            "public weights notices most images of other things; one trained from scratch on a few thousand images "
+            "notices few. Of similar classes, such as another flower, many pass as known."
         )
 
     def limits(self, results: Results[Any]) -> list[str]:

@@ -86,8 +86,11 @@ class ImageTask(Task):
         if config_of(self.run).images.eval_views == "best" and "val" in splits:
             choose_views(self.run, splits["val"], self.view_score, self.share)
         evaluated = self._evaluated(splits, dataset)
-        for key, made in evaluated.predictions.items():
-            folder, temperature = self.run.weights(key.partition("/")[0]), [*made.temperature]
+        temperatures = {key.partition("/")[0]: [*made.temperature] for key, made in evaluated.predictions.items()}
+        if not temperatures:  # without held-out images
+            temperatures = dict.fromkeys(self.run.which(), self.run.read("run.json").get("temperature", []))
+        for weights, temperature in temperatures.items():
+            folder = self.run.weights(weights)
             if (read_config(folder).get(TEMPERATURE_KEY) or []) != temperature:
                 note(folder, {TEMPERATURE_KEY: temperature})
         save_num_views(self.run)
