@@ -14,6 +14,9 @@ from refusals import refused
 from viticulture.cli import main
 from viticulture.command import parse_command
 from viticulture.errors import UserError
+from viticulture.models.data_spec import DataSpec
+from viticulture.models.students import create_student
+from viticulture.models.weights.files import save
 from viticulture.study import search as searching
 from viticulture.study.folder import StudyFolder
 from viticulture.study.grid import Candidate, Cell
@@ -50,6 +53,17 @@ def test_a_range_of_a_key_of_numbers_with_a_point_is_continuous(monkeypatch: pyt
     grid = searching.grid_of_search("digits", "default/digits", words, 3, Terms("2h"), {})
     ends = [type(end) for values in searching.space_of(grid.search).values() for end in values]
     assert ends == [float] * 4 + [int] * 2
+
+
+def test_a_search_from_a_trained_network_fine_tunes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "_optuna", lambda: None)
+    spec = DataSpec(("a", "b"), (32, 32), (0.5,) * 3, (0.25,) * 3)
+    save(create_student("resnet10t", spec), tmp_path / "net", spec)
+    keys = {"student.init": str(tmp_path / "net")}
+    grid = searching.grid_of_search("digits", "", ["optim.lr=1e-4..1e-2"], 3, Terms("2h"), keys)
+    assert (grid.baseline.recipe, grid.baseline.overrides) == ("finetune/photos", {})
+    assert grid.conditions["student.name"] == "resnet10t"
+    assert grid.conditions["student.init"] == str(tmp_path / "net")
 
 
 def test_what_cannot_be_searched_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

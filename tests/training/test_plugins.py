@@ -21,6 +21,7 @@ from trained import weights
 from viticulture import methods
 from viticulture.config.load import read
 from viticulture.config.resolve import resolve
+from viticulture.config.start import load_started
 from viticulture.data.batches.loader import Loader, Shard
 from viticulture.data.image_set import Records, StreamedImages
 from viticulture.data.open import open_source
@@ -220,6 +221,10 @@ def test_custom_method_student_and_augmentation(tmp_path: Path, monkeypatch: pyt
         load(RunFolder(run.path).weights("last"))
     assert "my_vineyard" not in sys.modules
     assert sum(p.numel() for p in run.student().parameters()) > 0
+
+    file = run.path / "weights/last/model.safetensors"
+    started = load_started("default/digits", {"student": "my_vineyard.small_vit", "student.init": str(file)})
+    assert started.student.name == "my_vineyard.small_vit"
 
 
 @pytest.mark.usefixtures("importable")

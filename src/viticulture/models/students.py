@@ -93,7 +93,7 @@ def fitting_patch(name: str, image_size: tuple[int, int]) -> int | None:
 
 def check_student(name: str) -> str:
     """Return a student's name without its module. Raises: UserError for an unknown name, or one with a tag."""
-    name = _registered(name)
+    name = registered_name(name)
     if "." in name or not timm.is_model(name):
         base = name.partition(".")[0]
         if timm.is_model(base):
@@ -149,7 +149,7 @@ def create_student(
     return student
 
 
-def _registered(name: str) -> str:
+def registered_name(name: str) -> str:
     """Return timm's name of a student; of MODULE.NAME, whose module must be imported already: weights contain the name
     as well, and loading weights must never import code."""
     module, _, short = name.rpartition(".")

@@ -32,6 +32,8 @@ def grid_of_recipes(
             candidates = (*candidates, _of_network(Candidate("pre-trained", FINE_TUNE), source, overrides))
         if not terms.budget and epochs is None:
             terms = replace(terms, budget=AUTO)
+    elif "student.init" in overrides:
+        candidates = _with_weights(candidates, {"*": str(overrides.pop("student.init"))}, overrides)
     conditions = from_anywhere({**CONDITIONS, **overrides})
     if subsets.folds and seeds is not None:
         raise UserError(
@@ -51,8 +53,8 @@ def grid_of_table(name: str, data: str, subsets: Subsets, seeds: int, terms: Ter
     overrides, epochs = _without_epochs(overrides)
     candidates = read_table(name).rows
     if isinstance(weights := overrides.get("student.init"), Mapping):
-        candidates = _with_weights(candidates, weights)
         overrides = {key: value for key, value in overrides.items() if key != "student.init"}
+        candidates = _with_weights(candidates, weights, overrides)
     sets = list(dict.fromkeys(candidate.data for candidate in candidates))
     if data or len(sets) == 1:
         data = data or sets[0]
@@ -78,9 +80,11 @@ def _of_network(row: Candidate, source: str, overrides: Mapping[str, Any]) -> Ca
     return replace(row, overrides={**row.overrides, "student.init": source, **brought})
 
 
-def _with_weights(candidates: tuple[Candidate, ...], weights: Mapping[str, str]) -> tuple[Candidate, ...]:
+def _with_weights(
+    candidates: tuple[Candidate, ...], weights: Mapping[str, str], overrides: Mapping[str, Any]
+) -> tuple[Candidate, ...]:
     """Set the initial weights of rows by name or by a pattern such as DHVT-T*; rows that train the same thing share
-    them."""
+    them. `overrides`: of all rows, before which a network's own image size and colors stand back."""
     starts: list[tuple[list[Any], str]] = []
     for pattern, path in weights.items():
         same = [candidate.training for candidate in candidates if fnmatchcase(candidate.name, pattern)]
@@ -93,7 +97,7 @@ def _with_weights(candidates: tuple[Candidate, ...], weights: Mapping[str, str])
         if path is None:
             return row
         if row.recipe in (FINE_TUNE, PROBE):
-            return _of_network(row, path, {})
+            return _of_network(row, path, overrides)
         return replace(row, overrides={**row.overrides, "student.init": path})
 
     return tuple(map(started, candidates))

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ..config.keys import check_key, flat
+from ..config.keys import FINE_TUNE, check_key, flat
 from ..config.load import load_config
 from ..data.open import open_source
 from ..errors import UserError, shortened
@@ -87,7 +87,11 @@ def grid_of_search(
     if wrong := [VARIED[key] for key in overrides if key in VARIED]:
         raise UserError(f"a search trains on all training images; leave {wrong[0]} out")
     recipe = recipe or default_recipe(open_source(data, annotations_first=True))
+    if "student.init" in overrides and recipe.startswith("default/"):
+        recipe = FINE_TUNE
     grid = grid_of_recipes(data, [recipe], ALL_IMAGES, seeds, terms, overrides)
+    shared = {**grid.baseline.overrides, **grid.conditions}  # a trained network is that of all proposals
+    grid = replace(grid, candidates=(replace(grid.baseline, overrides={}),), conditions=shared)
     for key, values in space_of(search).items():
         if key in {**VARIED, "train.epochs": ""} or key in grid.conditions:
             raise UserError(f"{key} is the same for all trainings of a study; leave it out of --search")

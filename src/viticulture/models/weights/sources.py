@@ -26,7 +26,7 @@ from ...errors import UserError, some, unknown
 from ...text import log
 from ...waiting import quiet_hub, waiting
 from ..data_spec import DataSpec
-from ..students import FROM_DATA, blueprint, create_student
+from ..students import FROM_DATA, blueprint, create_student, registered_name
 from .checkpoint_keys import encoder, own_names
 from .checksum import FILES
 from .files import (
@@ -104,7 +104,7 @@ def describe(source: str, architecture: str = "") -> Description:
         return Description(source, name, config["pretrained_cfg"], config, arguments)
     named, file = file_of(source)
     if file is not None:
-        if not (named := named or architecture):
+        if not (named := named or registered_name(architecture)):
             raise UserError(f"{source} does not contain the name of its network; add it: ARCHITECTURE={source}")
         if not timm.is_model(named):
             raise unknown("architecture", named, timm.list_models())
@@ -147,7 +147,7 @@ def open_network(source: str, architecture: str = "") -> tuple[nn.Module, DataSp
     if about.config:
         net, spec, _ = load(find_weights(source) or Path())
     elif file is not None:
-        net = from_file(named or architecture, file)
+        net = from_file(named or registered_name(architecture), file)
         spec = _described(net, about.cfg) if about.cfg else _assumed(net)
         log(
             f"note     {file.name} does not say how images are normalized; as of {named or architecture}: "
