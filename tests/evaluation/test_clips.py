@@ -176,6 +176,9 @@ def test_a_detector_lists_boxes_by_frame_and_draws_a_clip_with_the_same_times(
     assert {(row["name"], row["seconds"]) for row in rows} == {(str(film), at) for at in ("0.0", "1.02", "4.0")}
     assert {row["label"] for row in rows} <= {"", "'=cmd()", *CLASSES}
     assert any(row["score"] for row in rows)
+    assert main(["predict", str(run.path), str(film), "--out", str(tmp_path / "pictures")]) == 0
+    names = ["0001-film.mp4 at 0.000 s.png", "0002-film.mp4 at 1.020 s.png", "0003-film.mp4 at 4.000 s.png"]
+    assert sorted(file.name for file in (tmp_path / "pictures").iterdir()) == names
     drawn = tmp_path / "drawn.mp4"
     assert main(["predict", str(run.path), str(film), "--every", "0s", "--out", str(drawn)]) == 0
     frames, plain = read(drawn, 0), read(film, 0)

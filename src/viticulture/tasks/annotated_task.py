@@ -226,7 +226,9 @@ class AnnotatedTask(Task):
                 if picture is not None and add is not None:
                     add(picture, frames.times[prediction.name][1])
                 elif picture is not None:
-                    self.draw(Path(out), f"{number:04}-{Path(prediction.name).stem}", prediction, picture)
+                    name = Path(prediction.name)
+                    stem = name.name if prediction.name in frames.times else name.stem  # of a frame, "at 0.200 s"
+                    self.draw(Path(out), f"{number:04}-{stem}", prediction, picture)
             check_readable(predictions)
         if ending == ".json":
             write_out(out, self.json(predictions, listed))
