@@ -465,7 +465,7 @@ def test_the_tour_of_the_readme(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["predict", str(run), *files, "--out", str(out)]) == 0
     said = capsys.readouterr()
     assert f"written  {out}" in said.err
-    assert said.out.split()[:5] == ["name", "label", "probability", "known", "error"], "as the file's columns"
+    assert said.out.split()[:4] == ["name", "label", "probability", "error"], "as the file's columns"
     answers = json.loads(out.read_text())
     assert len(answers) == 13
     assert set(answers[0]["probabilities"]) == set(names)
@@ -482,7 +482,7 @@ def test_print_config_shows_a_budgets_plan_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["train", "digits", "--budget", "2h", "--student", "vit_nano", "--print-config"]) == 0
+    assert main(["train", "digits", "--budget", "2m", "--student", "vit_nano", "--print-config"]) == 0
     printed = capsys.readouterr()
     assert yaml.safe_load(printed.out)["student"]["name"] == "vit_nano"
     assert "student" in printed.err

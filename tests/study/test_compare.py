@@ -190,7 +190,7 @@ def test_a_trained_network_is_one_more_candidate(tmp_path: Path) -> None:
     assert grid.conditions["optim.lr"] == 0.1
     named = grid_of_recipes(photos, ("default/photos",), ALL_IMAGES, 1, EQUAL_EPOCHS, start)
     assert [each.recipe for each in named.candidates] == ["default/photos"]
-    assert named.candidates[0].overrides == {"student.init": str(tmp_path / "net")}
+    assert named.conditions["student.init"] == str(tmp_path / "net")
     tuned = grid_of_recipes(photos, ("finetune/photos", "probe/photos"), ALL_IMAGES, 1, EQUAL_EPOCHS, start)
     assert [each.overrides["student.name"] for each in tuned.candidates] == ["resnet10t"] * 2
     candidates = (Candidate("scratch", "default/photos", {"student.name": "vit_nano"}), trained)

@@ -32,8 +32,9 @@ def grid_of_recipes(
             candidates = (*candidates, _of_network(Candidate("pre-trained", FINE_TUNE), source, overrides))
         if not terms.budget and epochs is None:
             terms = replace(terms, budget=AUTO)
-    elif "student.init" in overrides:
-        candidates = _with_weights(candidates, {"*": str(overrides.pop("student.init"))}, overrides)
+    elif "student.init" in overrides and any(each.recipe in (FINE_TUNE, PROBE) for each in candidates):
+        source = from_anywhere({"student.init": overrides.pop("student.init")})["student.init"]
+        candidates = _with_weights(candidates, {"*": source}, overrides)
     conditions = from_anywhere({**CONDITIONS, **overrides})
     if subsets.folds and seeds is not None:
         raise UserError(

@@ -97,8 +97,8 @@ def are_same(run: RunFolder, dataset: Dataset) -> bool:
     data = run.read("run.json")["data"]
     if data["fingerprint"] == dataset.fingerprint or data.get("portable") == dataset.portable:
         return True
-    labeled = {split: mark for split, mark in data.get("contents", {}).items() if split != UNLABELED}
-    return UNLABELED not in dataset.splits and labeled == dataset.contents
+    contents = data.get("contents", {})
+    return UNLABELED in contents and {**dataset.contents, UNLABELED: contents[UNLABELED]} == contents
 
 
 def others(run: RunFolder, hint: str = "") -> UserError:
