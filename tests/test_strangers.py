@@ -134,7 +134,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run.update(
         settings=config.values, seconds=2.0, steps=3, batch_size=4, views=1, teachers=[], length=1,
         hardware={"cpu": "a CPU", "cores": 2, "gpus": [], "threads": 1},
-        data={**facts["data"], "images": {"train": 9, "test": 20}, "skipped": {}, "portable": ""},
+        data={**facts["data"], "images": {"train": 9, "test": 20}, "skipped": {}, "portable": "",
+              "contents": {"test": "x"}},
     )  # fmt: skip
     labels = torch.arange(20) % 2
     said = torch.eye(2)[labels.where(torch.arange(20) > 3, 1 - labels)] * 0.8 + 0.1

@@ -356,5 +356,7 @@ def test_a_network_is_identified_by_weights_settings_and_code(tmp_path: Path, mo
         monkeypatch.delitem(sys.modules, "own_network", raising=False)
         marks.append(identity(importlib.import_module("own_network").Own()))
     assert marks[0] != marks[1] == marks[2]
+    heir = type("Heir", (importlib.import_module("own_network").Own,), {"__module__": "viticulture.heir"})
+    assert identity(heir()) != identity(type("Heir", (nn.Module,), {"__module__": "viticulture.heir"})())
     unfiled = type("Unfiled", (nn.Module,), {"__module__": "typed_in_a_notebook"})()
     assert identity(unfiled) != identity(unfiled)

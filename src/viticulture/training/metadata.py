@@ -29,6 +29,7 @@ METADATA: dict[str, Any] = {  # with a question mark: optional
     "data.name": str,
     "data.fingerprint": str,
     "data.portable?": str,
+    "data.contents?": dict[str, str],
     "data.given?": str,
     "data.classes": list[str],
     "data.images": dict[str, int],

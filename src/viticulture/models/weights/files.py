@@ -261,7 +261,8 @@ def identity(network: nn.Module, without: tuple[str, ...] = ()) -> list[str]:
         if key != "training"
         and all(isinstance(part, int | float | str) for part in (value if isinstance(value, tuple) else (value,)))
     ]
-    code = sorted(map(source_of, {type(module) for module in matters.values()}))
+    classes = {cls for module in matters.values() for cls in type(module).__mro__ if cls is not object}
+    code = sorted({source_of(cls) for cls in classes})
     state = {name: value for name, value in network.state_dict().items() if name.rpartition(".")[0] in matters}
     return [state_digest(state), *settings, *code]
 
