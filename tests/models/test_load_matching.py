@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Position tables are resampled between grids, and the first blocks are loaded without the others."""
+"""Position tables are resampled between grids, the first blocks are loaded without the others, and a narrower ViT takes
+channels of a wider one."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,14 @@ import torch
 from timm.layers.pos_embed import resample_abs_pos_embed
 from torch import nn
 
+from exact import CLOSE
 from refusals import refused
 from viticulture.config.resolve import resolve
 from viticulture.errors import UserError
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import save
+from viticulture.models.weights.load_matching import State
 from viticulture.models.weights.sources import initialize
 
 TINY = {"embed_dim": 16, "depth": 3, "num_heads": 2}
@@ -154,3 +157,71 @@ def test_invalid_numbers_of_blocks_are_refused(tmp_path: Path) -> None:
     refused("needs a student with blocks, and a ResNet has none", initialize, cnn, str(tmp_path / "cnn"), 1)
     for values, words in (({"init_blocks": 2}, "no init; name the weights"), ({"init": "x", "init_blocks": -1}, "-1")):
         refused(words, resolve, "x", {"student": {"name": "vit_nano", **values}})
+
+
+def widened(narrow: State, depth: int, heads: int) -> State:
+    """The function of a ViT in one of twice the width and heads: each channel of the residual stream stands twice, so
+    that LayerNorm is what it was, and what reads channels reads the first of the two; further blocks add nothing."""
+    wide: State = {}
+    for key, value in narrow.items():
+        rows = value
+        if ".attn.qkv." in key:  # each head twice, of which the projection reads the first
+            rows = value.unflatten(0, (3, heads, -1)).repeat_interleave(2, 1).flatten(0, 2)
+        elif not key.startswith("head.") and value.ndim != 3:
+            rows = value.repeat_interleave(2, 0)
+        if key.endswith(".attn.proj.weight"):
+            columns = rows.unflatten(1, (heads, -1))
+            rows = torch.stack([columns, torch.zeros_like(columns)], 2).flatten(1)
+        elif value.ndim == 2:
+            rows = torch.stack([rows, torch.zeros_like(rows)], 2).flatten(1)
+        wide[key] = rows.repeat_interleave(2, 2) if value.ndim == 3 else rows
+    last = {key: value for key, value in wide.items() if key.startswith(f"blocks.{depth - 1}.")}
+    for key, value in last.items():
+        adds = ".attn.proj." in key or ".mlp.fc2." in key
+        wide[key.replace(f".{depth - 1}.", f".{depth}.")] = torch.zeros_like(value) if adds else value
+    return wide
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_narrower_vit_takes_evenly_spaced_channels_and_heads_of_a_wider_one(tmp_path: Path, bare: bool) -> None:
+    """Weight selection (Xu et al., ICLR 2024), held to a wider ViT that computes what the narrower one does: fails if
+    queries, keys and values are selected as one table, if heads are mixed, if the residual stream is selected
+    differently anywhere, if blocks are spread, or if the head of the same classes stays random."""
+    narrow = student(data_spec(), 1).double()
+    wide = student(data_spec(), 2, embed_dim=32, depth=4, num_heads=4).double()
+    wide.load_state_dict(widened(narrow.state_dict(), 3, 2))
+    images = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(wide(images), narrow(images), **CLOSE)
+    save(wide.float(), tmp_path, data_spec())
+    if bare:  # heads are then taken to be as wide as the student's
+        (tmp_path / "config.json").unlink()
+    said = initialize(ours := student(data_spec(), 3), str(tmp_path / FILE))
+    assert "16 of 32 channels selected, evenly spaced" in said
+    assert "44 of 44 tensors loaded" in said
+    assert any("there but not used: blocks.3." in line for line in said)
+    expected = narrow.float().state_dict()
+    assert all(torch.equal(value, expected[key]) for key, value in ours.state_dict().items())
+
+
+def test_heads_of_a_wider_vit_are_selected_by_its_own_number(tmp_path: Path) -> None:
+    """As many heads of twice the size keep every second channel of each; more heads than there are, of all channels."""
+    save(wide := student(data_spec(), 1, embed_dim=32), tmp_path, data_spec())
+    initialize(ours := student(data_spec(), 2), str(tmp_path))
+    initialize(finer := student(data_spec(), 2, num_heads=4), str(tmp_path))
+    theirs = wide.state_dict()["blocks.0.attn.qkv.weight"].unflatten(0, (3, 2, 16))
+    expected = theirs[:, :, ::2, ::2].flatten(0, 2)
+    assert torch.equal(ours.state_dict()["blocks.0.attn.qkv.weight"], expected)
+    assert torch.equal(finer.state_dict()["blocks.0.attn.qkv.weight"], expected)
+
+
+def test_a_resampled_grid_colors_and_other_classes_go_with_selected_channels(tmp_path: Path) -> None:
+    save(wide := student(data_spec(), 1, embed_dim=32), tmp_path, data_spec())
+    others = replace(data_spec(32, 16), classes=("c", "d", "e"), mean=(0.5,), std=(0.5,))
+    said = initialize(ours := student(others, 2), str(tmp_path), classes=others.classes)
+    assert "positions resampled from 4x4 to 8x4 patches" in said
+    assert any(line.startswith("the head is new: head.weight") for line in said)
+    table = wide.get_parameter("pos_embed")[..., ::2]
+    patches = resample_abs_pos_embed(table[:, 1:], [8, 4], [4, 4], num_prefix_tokens=0)
+    assert torch.equal(ours.get_parameter("pos_embed")[:, 1:], patches)
+    kernel = wide.get_parameter("patch_embed.proj.weight")[::2].sum(1, keepdim=True)
+    torch.testing.assert_close(ours.get_parameter("patch_embed.proj.weight"), kernel)

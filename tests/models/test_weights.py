@@ -270,9 +270,9 @@ def test_resampled_positions_keep_their_place() -> None:
 
 def test_a_start_from_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ours = student()
-    save(student(embed_dim=32), tmp_path / "wide", data_spec())
+    save(student(embed_dim=8), tmp_path / "narrow", data_spec())
     with pytest.raises(UserError, match="fit no layer of this VisionTransformer"):  # the head's bias alone would fit
-        initialize(ours, str(tmp_path / "wide"))
+        initialize(ours, str(tmp_path / "narrow"))
     refused("holds no weights", find_weights, str(tmp_path))
     refused(r"unknown pretrained model .* 'vit_nanno'", initialize, ours, "vit_nanno")
     (tmp_path / "w.pkl").touch()

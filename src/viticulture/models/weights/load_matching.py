@@ -4,9 +4,11 @@
 Position tables are resampled between grids of patches, patch embeddings between patch sizes [1]. A head for other
 classes keeps its random weights, one for the same classes in another order has its rows moved if both name them, and
 all else that is missing or has another shape keeps its random weights; every case is reported.
-On request only the first blocks are taken, with the layers before them.
+On request only the first blocks are taken, with the layers before them. A narrower ViT takes evenly spaced channels and
+heads of a wider one, and its first blocks [2].
 
 [1] Beyer et al., "FlexiViT", CVPR 2023, arXiv:2212.08013, the pseudo-inverse resize, as timm has it.
+[2] Xu et al., "Initializing Models with Larger Ones", ICLR 2024, arXiv:2311.18823, uniform selection.
 """
 
 import math
@@ -28,13 +30,15 @@ State = dict[str, Tensor]
 
 POSITIONS = "pos_embed"
 TOKENS = ("cls_token", "dist_token", "reg_token")  # may have rows in a position table, before the patches
+QUERIES = "blocks.0.attn.qkv.weight"
 
 
-def load_matching(student: nn.Module, theirs: State, grid: PatchGrid | None, blocks: int | None) -> list[str]:
+def load_matching(student: nn.Module, theirs: State, source: nn.Module | None, blocks: int | None) -> list[str]:
     """Load weights into a student, in place.
 
     Args:
-        grid: patches of their position table; None takes it to be square.
+        source: the network that they are of, for its patches and heads (its own tensors are not read); None takes the
+            position table to be square and heads to be as wide as the student's.
         blocks: number of leading blocks to take, with what comes before them; None takes all that fits.
 
     Returns: warnings for the user: what was loaded, resampled, not loaded, not used.
@@ -43,7 +47,10 @@ def load_matching(student: nn.Module, theirs: State, grid: PatchGrid | None, blo
     ours, heads = student.state_dict(), _heads(student)
     keys = list(ours) if blocks is None else leading(student, blocks)
     taken: State = {}
-    theirs, warnings = _as_many_channels(student, ours, theirs)
+    grid = None if source is None else grid_of(source)
+    theirs, selected = _as_narrow(student, ours, theirs, source)
+    theirs, adapted = _as_many_channels(student, ours, theirs)
+    warnings = [*selected, *adapted]
     for key in (key for key in keys if key in theirs):
         own, value = ours[key], theirs[key]
         if key == POSITIONS and own.ndim == value.ndim == 3 and own.shape[-1] == value.shape[-1]:
@@ -114,6 +121,50 @@ def _as_many_channels(student: nn.Module, ours: State, theirs: State) -> tuple[S
             how = "summed to one" if channels == 1 else f"repeated for {channels}"
             return {**theirs, key: adapted}, [f"first convolution of three channels {how}"]
     return theirs, []
+
+
+def _as_narrow(student: nn.Module, ours: State, theirs: State, source: nn.Module | None) -> tuple[State, list[str]]:
+    """Select evenly spaced channels of a wider ViT's tensors, i D / d of D for i < d, everywhere the same ones of the
+    residual stream; in attention evenly spaced heads, and channels of each, for queries, keys and values alike."""
+    own, value, heads = ours.get(QUERIES), theirs.get(QUERIES), _attention_heads(student)
+    if heads is None or own is None or value is None or own.ndim != value.ndim or own.shape[1] >= value.shape[1]:
+        return theirs, []
+    inner, wide = len(own) // 3, len(value) // 3
+    width = inner // heads
+    wide_heads = _attention_heads(source) or max(wide // width, 1)
+    wide_width = wide // wide_heads
+    if wide_heads < heads or wide_width < width:  # more heads, or wider ones, than there are: of all channels
+        heads, width, wide_heads, wide_width = 1, inner, 1, wide
+    channels = (_evenly(wide_heads, heads)[:, None] * wide_width + _evenly(wide_width, width)).flatten()
+    narrow: State = {}
+    for key in (key for key in ours if key in theirs and ours[key].ndim == theirs[key].ndim):
+        if key.startswith(_heads(student)) and len(ours[key]) != len(theirs[key]):
+            continue  # of other classes
+        narrow[key] = theirs[key]
+        for dim, (to, of) in enumerate(zip(ours[key].shape, theirs[key].shape, strict=True)):
+            table = dim == 1 and key.startswith(("patch_embed.", POSITIONS))
+            pixels = dim > 1 or of == 3 if ours[key].ndim == 4 else table
+            if to >= of or pixels:
+                continue
+            index = _evenly(of, to)
+            if ".attn.qkv." in key and dim == 0:
+                index = (torch.arange(3)[:, None] * wide + channels).flatten()
+            elif key.endswith(".attn.proj.weight") and dim == 1:
+                index = channels
+            narrow[key] = narrow[key].index_select(dim, index)
+    return {**theirs, **narrow}, [f"{own.shape[1]} of {value.shape[1]} channels selected, evenly spaced"]
+
+
+def _attention_heads(network: nn.Module | None) -> int | None:
+    """Return the heads of a ViT's first block; None where it says none."""
+    try:
+        return getattr(network and network.get_submodule("blocks.0.attn"), "num_heads", None)
+    except AttributeError:
+        return None
+
+
+def _evenly(there: int, here: int) -> Tensor:
+    return torch.arange(here) * there // here
 
 
 def leading(student: nn.Module, blocks: int) -> list[str]:

@@ -42,7 +42,7 @@ from .files import (
     state_digest,
 )
 from .fill import at_most, check_pretrained
-from .load_matching import State, for_classes, grid_of, load_matching
+from .load_matching import State, for_classes, load_matching
 
 PLACES = (".", "weights/best", "weights/last")
 """Of the files of weights in a folder of weights, or else in a run; the first that exists counts."""
@@ -304,7 +304,8 @@ def initialize(student: nn.Module, source: str, blocks: int | None = None, class
     Returns: warnings for the user, see `load_matching`.
     Raises: UserError if the source cannot be read, if nothing but the head fits, or if there are no such blocks.
     """
-    folder, grid, known = find_weights(source), None, ()
+    folder, known = find_weights(source), ()
+    net: Any = None
     warnings: list[str] = []
     architecture, file = file_of(source)
     if folder is not None:
@@ -312,19 +313,19 @@ def initialize(student: nn.Module, source: str, blocks: int | None = None, class
         if config.get("network"):  # the student of a detector or a segmenter
             theirs = {name.removeprefix(AROUND_STUDENT): value for name, value in theirs.items()}
         with at_most(len(theirs)), torch.device("meta"):
-            grid = grid_of(build(config, folder / FILES[1])[0])
+            net, _ = build(config, folder / FILES[1])
         known = config["pretrained_cfg"].get("label_names")
     elif file is not None and not architecture:
         theirs, warnings = read_checkpoint(file)
     else:
         warnings += filter(None, [describe(source).license_warning])
         net = fetch(source) if file is None else from_file(architecture, file)
-        theirs, grid, known = net.state_dict(), grid_of(net), net.pretrained_cfg.get("label_names")
+        theirs, known = net.state_dict(), net.pretrained_cfg.get("label_names")
     _check_finite(source, theirs)
     vars(student)["start"] = state_digest(dict(sorted(theirs.items())))  # safetensors keeps no order
     names = [*map(str, known or ())] if blocks is None else []  # else their head is not loaded
     theirs, moved = for_classes(student, own_names(student, theirs), names, classes)
-    return [f"started from {source}", *warnings, *load_matching(student, theirs, grid, blocks), *moved]
+    return [f"started from {source}", *warnings, *load_matching(student, theirs, net, blocks), *moved]
 
 
 def start_digest(student: nn.Module) -> str | None:
