@@ -9,6 +9,7 @@ Every command of the shell is a function here; slow imports happen at their firs
 share a name (`cache`, `data`, `models`, `report`), the subpackage can be called.
 """
 
+import os
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -19,6 +20,11 @@ from .version import VERSION as __version__  # noqa: F401
 if TYPE_CHECKING:
     from .api import *  # noqa: F403
     from .errors import UserError as UserError
+
+if "OMP_WAIT_POLICY" not in os.environ:
+    # GNU's OpenMP reads it when PyTorch is loaded: threads that wait for each other give way after some 10 us. Those that
+    # spin keep a busy machine's other threads from running (benchmarks/log/speed.md).
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 _CALLABLE = ("cache", "data", "models", "report")  # modules that share their name with a command
 
