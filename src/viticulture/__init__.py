@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from .errors import UserError as UserError
 
 if "OMP_WAIT_POLICY" not in os.environ:
-    # GNU's OpenMP reads it when PyTorch is loaded: threads that wait for each other give way after some 10 us. Those that
-    # spin keep a busy machine's other threads from running (benchmarks/log/speed.md).
+    # GNU's OpenMP reads it when PyTorch is loaded: threads that wait for each other give way after some 10 us. By
+    # spinning they keep other threads of a busy machine from running (benchmarks/log/speed.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 _CALLABLE = ("cache", "data", "models", "report")  # modules that share their name with a command
