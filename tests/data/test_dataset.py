@@ -305,7 +305,10 @@ def test_warnings(tmp_path: Path) -> None:
     assert "fewer than 5 training images in 1 class: b" in text
     assert "1 test image, pixel by pixel the same as training images" in text
     assert "test/b/copy.png and train/a/007.png" in text
-    assert "ignored files that are no images: 1 file, train/a/notes.txt" in text
+    assert "ignored files that are no images: 1 file, train/a/notes.txt\n" in f"{text}\n"
+    (root / "labels.csv").write_text("path,label\n")
+    text = "\n".join(prepare(root, DataSettings(val_fraction=0)).warnings)
+    assert "labels.csv is read where it is named in place of its folder" in text
     text = "\n".join(prepare(root, DataSettings(val_fraction=0, per_class=10)).warnings)
     assert "fewer than 10 training images in 1 class: b" in text
     assert prepare(source({"train": [30, 30, 30], "test": [5, 5, 5]})).warnings == ()

@@ -39,7 +39,13 @@ def warnings_of(
     if skipped:
         sentences.append(f"skipped {counted(len(skipped), 'image')} that could not be read: {some(list(skipped), 5)}")
     if ignored := [name for name in source.ignored if not _DOCUMENT.search(name)]:
-        sentences.append(f"ignored files that are no images: {counted(len(ignored), 'file')}, {some(ignored, 5)}")
+        lists = [name for name in ignored if name.lower().endswith((".csv", ".tsv", ".parquet"))]
+        named = (
+            f"; a list of labels such as {lists[0]} is read where it is named in place of its folder" if lists else ""
+        )
+        sentences.append(
+            f"ignored files that are no images: {counted(len(ignored), 'file')}, {some(ignored, 5)}{named}"
+        )
     if cached is not None:
         sentences += _of_a_sample(source, splits["train"])
     for kind, word in (("test", "test"), ("val", "validation")):
