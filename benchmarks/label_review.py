@@ -19,13 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from viticulture.data.dataset import Dataset
+from viticulture.data.dataset import FOLDS, Dataset
 from viticulture.data.subsets import assign
 from viticulture.evaluation.review import out_of_fold
 from viticulture.models.data_spec import DataSpec
 from viticulture.scores.confident_learning import margins, suspected
 from viticulture.table import Cell, Column, Table, print_table
-from viticulture.training.linear_head import FOLDS, head_features
+from viticulture.training.linear_head import head_features
 from viticulture.training.session import begin
 
 Labels = NDArray[np.int64]

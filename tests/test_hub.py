@@ -27,9 +27,10 @@ from viticulture.config.load import shipped
 from viticulture.deploy.hub.fetch import named_code, shareable_facts, without_folders
 from viticulture.deploy.hub.push import CardNetwork, contents, push
 from viticulture.evaluation.outputs import Predictions
-from viticulture.models.weights.files import load
+from viticulture.models.weights.files import load, note
 from viticulture.models.weights.sources import fetch, initialize
 from viticulture.report.run_page import costs_of
+from viticulture.tasks.classification import Classification
 from viticulture.tasks.classification_metrics import evaluate_predictions
 from viticulture.text import read_yaml
 from viticulture.training.run_folder import RunFolder
@@ -98,6 +99,12 @@ def test_a_pushed_run_is_used_by_its_name(
     opened = viticulture.open(f"hf-hub:{NAME}")
     assert opened.classes == CLASSES
     assert opened.accuracy == pytest.approx(26 / 30)
+    note(opened.folder.weights("last"), {"min_similarity": 0.5})
+    classification = Classification(opened.folder)
+    results = classification.read_results()
+    assert results is not None
+    page = classification.page(results, {}, own=False)
+    assert "is below 0.50. A" in str(page.after)
     assert not len(opened.history)
     refused("which no repository holds", opened.export, tmp_path / "a.onnx", int8=True)
     student = load(run.weights("last"))[0]

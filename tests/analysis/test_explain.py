@@ -120,6 +120,11 @@ def test_explain_writes_one_page(tmp_path: Path, capsys: pytest.CaptureFixture[s
     run = viticulture.train("digits", "default/digits", out=str(tmp_path / "a<b"), overrides=small)
     assert cli.main(["explain", str(run.path), "--compare-with", str(run.path), "--images", "16"]) == 0
     assert "explain.html" in capsys.readouterr().out
+    (tmp_path / "labels.json").write_text("[]")
+    for out in (tmp_path / "labels.html", run.path / "run.html"):
+        refused("choose another name", viticulture.explain, run.path, out=str(out))
+    assert (tmp_path / "labels.json").read_text() == "[]"
+    refused("holds the data", viticulture.data, tmp_path / "labels.csv", tmp_path / "labels.csv")
     page = (run.path / "explain.html").read_text(encoding="utf-8")
     shared = {"Attention distance, pixels", "Similarity of layers", "16 test images"}
     for text in shared | {"Attention entropy, nats", "Delta log amplitude", "a&lt;b"}:

@@ -261,6 +261,14 @@ def test_a_stages_length_is_calibrated_by_its_first_epochs(slowness: float) -> N
     assert aim - slowness * stage.step_times.epoch < spent <= aim
 
 
+def test_a_calibrated_stage_is_longer_than_its_warm_up() -> None:
+    """Catches: a length that no training can have, written into the plan, so that the run cannot be resumed."""
+    plan = corrected(planned(), 0)
+    took = MAX_SLOWDOWN * plan.stages[0].step_times.epoch * 5
+    assert calibrated(plan, 0, 5, took, took).stages[0].epochs < (warmup := 0.8 * plan.stages[0].epochs)
+    assert calibrated(plan, 0, 5, took, took, warmup).stages[0].epochs == int(warmup) + 1
+
+
 def test_an_implausible_calibration_is_limited() -> None:
     """A machine that slept in it, or a clock that stood."""
     plan = corrected(planned(), 0)

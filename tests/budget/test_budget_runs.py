@@ -367,10 +367,11 @@ def test_a_trained_network_teaches_within_a_budget(tmp_path: Path, monkeypatch: 
     assert (first.image_size, last.config.images.teacher_size) == (8, 8)
     replaced = replace(again, out=out, overwrite=True)
     refused(f"student.init.*{out}", make_plan, replaced, "test", SetClock(), 0.0, TaughtTimes)
-    passes = replace(again, overrides={**overrides, "train.fixed_views": None})
-    (only,) = make_plan(passes, "test", SetClock(), 0.0, TaughtTimes).stages
-    assert only.step_times.step == pytest.approx(STEP * 1.5)
-    assert only.step_times.once == 0
+    for key in ("train.fixed_views", "engine.replay_gb"):  # every step takes the teacher's pass
+        passes = replace(again, overrides={**overrides, key: None})
+        (only,) = make_plan(passes, "test", SetClock(), 0.0, TaughtTimes).stages
+        assert only.step_times.step == pytest.approx(STEP * 1.5)
+        assert only.step_times.once == 0
     monkeypatch.chdir(tmp_path)
     relative = replace(again, teacher="net")
     first, _ = make_plan(relative, "test", SetClock(), 0.0, TaughtTimes).stages
@@ -530,6 +531,27 @@ def test_unbalanced_classes_concern_stages_with_labels_alone(keys: dict[str, Any
     config = load_config("default/photos", keys)
     check_parts(recipes.mae_stage(config))
     assert recipes.teacher_stage(config, "default/photos", "resnet10t").values["data"] == config.values["data"]
+
+
+def test_a_stages_cnn_sees_images_as_the_student_does() -> None:
+    """Catches: classes that are each other's mirror images, learned from flipped ones."""
+    config = load_config("default/photos", {"augment.flip": None, "augment.mix": {"name": "mix"}})
+    assert recipes.teacher_stage(config, "default/photos", "resnet10t").values["augment"].keys() == {"resized_crop"}
+
+
+@pytest.mark.parametrize("keys", [{"data.fraction": 0.5}, {"data.folds": 4}, {"data.per_class": 5}, {}])
+def test_numbers_are_measured_in_the_splits_that_train(keys: dict[str, Any], tmp_path: Path) -> None:
+    pictures(tmp_path, {"photos": 40})
+    files = sorted((tmp_path / "photos").iterdir())
+    lines = [f"photos/{file.name},{k / 7:.3f}" for k, file in enumerate(files)]
+    (tmp_path / "numbers.csv").write_text("\n".join(["path,label", *lines]) + "\n")
+    config = load_config("regression/photos", {"images.image_size": 8, "engine.accelerator": "cpu", **keys})
+    source = open_for(config, str(tmp_path / "numbers.csv"))
+    sizes = [
+        {split: len(images) for split, images in dataset.splits.items()}
+        for dataset in (Measurements(source, 0, tmp_path, SetClock())._noise(config), load_dataset(source, config, 0))
+    ]
+    assert sizes[0] == sizes[1]
 
 
 def test_defaults_of_a_users_recipe_are_reported_within_a_budget(tmp_path: Path) -> None:

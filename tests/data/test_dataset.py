@@ -20,7 +20,7 @@ from viticulture.data.dataset import Dataset, DataSettings, ImageSettings, prepa
 from viticulture.data.image_set import CachedImages, Images, Records, StreamedImages
 from viticulture.data.image_settings import choose_cache_size, choose_image_size
 from viticulture.data.inspect import inspect
-from viticulture.data.open import open_source
+from viticulture.data.open import open_source, open_unlabeled
 from viticulture.data.sources.arrays import from_arrays
 from viticulture.data.sources.source import Source
 from viticulture.data.statistics import cached_statistics, streamed_statistics
@@ -85,6 +85,40 @@ def test_only_undeclared_splits_are_held_out(declared: dict[str, list[int]], exp
     assert (len(train), len(val), len(test)) == expected
     assert len(train | val | test) == sum(expected)
     assert list(data.held_out.items()) == [("test", data.test), ("val", data.val)]
+
+
+@pytest.mark.parametrize("test_on", ["test", "val", "none"])
+def test_near_duplicates_of_test_images_are_not_trained_on_wherever_these_are_used(
+    tmp_path: Path, test_on: str
+) -> None:
+    """Catches: a later evaluation on images that were trained on, as training images or as unlabeled ones."""
+    root = folder(tmp_path / "photos", {f"{split}/{c}": 12 for split in ("train", "val", "test") for c in "ab"})
+    for number in range(4):
+        shutil.copy(root / f"test/a/{number:03}.png", root / f"train/b/of-test-{number}.png")
+    more = open_unlabeled(str(root / "test"))
+    settings = DataSettings(near_duplicates="leave_out", test_on=test_on)
+    refused("all 24 images of data.unlabeled are", prepare, open_source(root).with_unlabeled(more), settings)
+    data = prepare(root, settings)
+    assert not [name for name in data.split_names["train"] if "of-test" in name]
+
+
+def test_groups_of_training_images_are_known(tmp_path: Path) -> None:
+    """For folds of a cross-validation: the data's, or near-duplicates."""
+    root = folder(tmp_path / "photos", {"a": 20, "b": 20})
+    assert prepare(root).train_groups is None
+    files = sorted(root.rglob("*.png"))
+    lines = [f"{path.relative_to(root)},{path.parent.name},{k // 4}" for k, path in enumerate(files)]
+    (root / "list.csv").write_text("\n".join(["path,label,group", *lines]) + "\n")
+    data = prepare(root / "list.csv")
+    assert data.train_groups is not None
+    assert set(np.bincount(data.train_groups)) == {0, 4}
+    (root / "list.csv").unlink()
+    shutil.copy(root / "a/003.png", root / "a/again.png")
+    data = prepare(root, DataSettings(test_fraction=0, val_fraction=0.1, split_seed=1))
+    groups, names = data.train_groups, data.split_names["train"]
+    assert groups is not None
+    assert groups[names.index("a/again.png")] == groups[names.index("a/003.png")] >= 0
+    assert (groups >= 0).sum() == 2
 
 
 def test_a_fraction_of_zero_holds_out_nothing() -> None:

@@ -14,8 +14,8 @@ import pytest
 from PIL import ExifTags, Image
 
 from viticulture.data.images import pillow
-from viticulture.data.images.decode import Unreadable, decode, image_size, orientation_of
-from viticulture.data.images.format import RGB
+from viticulture.data.images.decode import OtherValues, Unreadable, as_pixels, decode, image_size, orientation_of
+from viticulture.data.images.format import RGB, PixelFormat
 
 
 def stripes(height: int = 20, width: int = 30) -> np.ndarray:
@@ -105,6 +105,17 @@ def test_sixteen_bits_are_scaled_and_not_clipped() -> None:
     np.testing.assert_array_equal(seen(saved(Image.fromarray(values), "TIFF"))[0, :, 0], [0, 1, 128, 255])
     swapped = Image.frombytes("I;16B", (4, 1), values.astype(">u2").tobytes())
     np.testing.assert_array_equal(seen(saved(swapped, "TIFF"))[0, :, 0], [0, 1, 128, 255])
+
+
+def test_an_opened_tiff_of_deep_colors_is_no_picture_of_a_value_range(tmp_path: Path) -> None:
+    """Pillow has read eight of its bits already."""
+    values = np.arange(48, dtype=np.uint16).reshape(4, 4, 3) * 80
+    pytest.importorskip("tifffile").imwrite(tmp_path / "a.tif", values, photometric="rgb")
+    whole = PixelFormat(3, (0, 4095))
+    with (tmp_path / "a.tif").open("rb") as file:
+        assert decode(file, "a", pixel_format=whole).pixels.max() > 200
+    with pytest.raises(OtherValues, match="16-bit colors as 8 bits"):
+        decode(as_pixels(Image.open(tmp_path / "a.tif")), "a", pixel_format=whole)
 
 
 @pytest.mark.filterwarnings("error")

@@ -232,6 +232,12 @@ def test_numbers_are_told_from_classes(tmp_path: Path) -> None:
         source = open_source(tmp_path / "list.csv")
         assert are_numbers(source) == numbers, labels
         assert (default_recipe(source) == "regression/photos") == numbers
+    for i in range(40):
+        Image.new("RGB", (8, 8), (i, 0, 0)).save(tmp_path / f"{i}.png")
+    rows = [f"{i}.png,{i / 7:.3f}" for i in range(40)]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows]) + "\n")
+    seen = inspect(open_source(tmp_path / "list.csv"))
+    assert (seen.contents, seen.classes, sorted(seen.planned)) == ("numbers", (), ["test", "train", "val"])
 
 
 def test_one_class_per_image_is_unchanged(tmp_path: Path, root: Path) -> None:

@@ -143,7 +143,10 @@ def test_attention_to_bright_patches_finds_bright_boxes(trained: tuple[api.Run, 
 
 
 def test_the_command_prints_a_table_and_names_mistakes(
-    trained: tuple[api.Run, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    trained: tuple[api.Run, Path],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run, file = trained
     photos = str(file.parent / "photos")
@@ -163,6 +166,9 @@ def test_the_command_prints_a_table_and_names_mistakes(
     assert [one.images for one in kept.values()] == [2, 2]
     assert kept["best/photos, evaluation"].largest.accuracies[0] == 1
     assert run.folder.path.joinpath("report.html").read_text().count("MaxBoxAccV2") == 2
+    monkeypatch.chdir(file.parent)
+    assert main(["localise", str(run.path), "photos", *evaluation, "--boxes", str(file)]) == 0
+    assert list(read_localizations(run.folder)) == [*kept, "best/./photos, evaluation"], "the run's own result stays"
     (tmp_path / "b.txt").write_text("cat.png 1 2 3 4")
     (tmp_path / "far.txt").write_text("a/0.png 1 2 300 4")
     (tmp_path / "cut.txt").write_text("a/0.png 0 0 3 3")

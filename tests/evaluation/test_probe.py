@@ -245,11 +245,13 @@ def test_runs_with_and_without_labels_are_probed(tmp_path: Path, capsys: pytest.
         assert said in capsys.readouterr().err
 
 
-def test_other_images_are_probed_without_the_runs_list_of_images_to_leave_out(tmp_path: Path) -> None:
+def test_other_images_are_probed_in_their_own_splits(tmp_path: Path) -> None:
     (tmp_path / "review.csv").write_text("image\nblue/3.png\n")
-    run = untrained(tmp_path / "run", **{"data.leave_out": str(tmp_path / "review.csv")}).path
-    table: Any = viticulture.probe(str(run), photos_of_noise(tmp_path, 8))
-    assert "8 test images" in table.note
+    photos = photos_of_noise(tmp_path, 8)
+    for key, value in (("leave_out", str(tmp_path / "review.csv")), ("test_on", "none"), ("test_on", "val")):
+        run = untrained(tmp_path / f"{key}-{Path(value).stem}", **{f"data.{key}": value}).path
+        table: Any = viticulture.probe(str(run), photos)
+        assert "8 test images" in table.note
 
 
 def test_images_with_masks_have_no_classes_to_probe(tmp_path: Path) -> None:

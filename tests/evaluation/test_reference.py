@@ -2,6 +2,7 @@
 """Baselines on a run's page: chance and plain classifiers on the same images."""
 
 import warnings
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,9 @@ def test_baselines_name_training_images_and_chance(tmp_path: Path) -> None:
     chance = known.images["test"][0] / sum(known.images["test"])  # all are the commonest: the first
     assert known.accuracy["always the most common class"] == pytest.approx(chance)
     assert known.accuracy["nearest neighbor on pixels"] > 0.7
+    run.write("references.json", asdict(replace(known, accuracy={**known.accuracy, "cnn (theirs)": 0.5})))
+    evaluate_references(run, dataset)  # as `viticulture evaluate` does, which keeps what `report` has added
+    assert read_references(run) == replace(known, accuracy={**known.accuracy, "cnn (theirs)": 0.5})
 
 
 def test_another_run_on_the_same_images_is_listed(tmp_path: Path) -> None:

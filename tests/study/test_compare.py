@@ -15,6 +15,7 @@ import viticulture
 from refusals import refused
 from viticulture.cli import main
 from viticulture.command import Parser
+from viticulture.config.load import load_config
 from viticulture.data.image_settings import normalization
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
@@ -171,6 +172,19 @@ def test_the_default_field_fits_the_images(photos: Path) -> None:
         assert found[0].name == "plain ViT"
         assert {one.name.split()[0] for one in found} >= {"plain", "CNN", "DHVT"}
         assert not any(one.data for one in found)
+
+
+def test_a_recipe_file_with_relative_weights_is_continued_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos, spec = large_photos(tmp_path), DataSpec(("a", "b"), (32, 32), *normalization("imagenet", 3))
+    save(create_student("resnet10t", spec), tmp_path / "net", spec)
+    monkeypatch.chdir(tmp_path)
+    keys = {"student.name": "resnet10t", "student.init": "net"}
+    (tmp_path / "mine.yaml").write_text(load_config("default/photos", keys).to_yaml())
+    grid = grid_of_recipes(photos, ("mine.yaml",), ALL_IMAGES, 1, EQUAL_EPOCHS, {})
+    StudyFolder.create(tmp_path / "study", grid, "test")
+    assert str(tmp_path / "net") in (tmp_path / "study/recipes/mine.yaml").read_text()
 
 
 def test_a_trained_network_is_one_more_candidate(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from PIL import Image
 from sklearn.linear_model import LogisticRegression
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from refusals import refused
 from untrained import photo
 from viticulture.cli import main
 from viticulture.config.load import load_config
+from viticulture.data.dataset import FOLDS
 from viticulture.errors import UserError
 from viticulture.evaluation.model import of_run
 from viticulture.models.data_spec import DataSpec
@@ -31,7 +33,7 @@ from viticulture.optim import logistic_regression
 from viticulture.scores.calibration import calibrated
 from viticulture.study.step_times import measure_step_times
 from viticulture.training import linear_head
-from viticulture.training.linear_head import FOLDS, Head, out_of_fold_temperature, parts, put, train_head
+from viticulture.training.linear_head import Head, out_of_fold_temperature, parts, put, train_head
 from viticulture.training.run_inputs import config_of, dataset_of
 
 HALF = (0.5, 0.5, 0.5)
@@ -152,6 +154,28 @@ def test_held_out_images_choose_the_decay() -> None:
     assert len(divided) == FOLDS
     assert torch.cat([held[0] for _, held in divided]).flatten().sort().values.tolist() == list(range(60))
     assert all(torch.bincount(held[1]).tolist() == [4, 4, 4] for _, held in divided)
+    groups = np.repeat(np.arange(15), 4)
+    divided = parts(torch.from_numpy(groups)[:, None], labels, groups)
+    assert all(not set(kept[0].flatten().tolist()) & set(held[0].flatten().tolist()) for kept, held in divided)
+    assert sum(len(held[0]) for _, held in divided) == 60
+
+
+def test_images_of_a_group_do_not_tell_of_each_other(tmp_path: Path) -> None:
+    """Patients whose images look alike and say nothing of the label. Catches: a weight decay, an accuracy and a
+    temperature of folds that part a patient's images."""
+    photos, generator = tmp_path / "photos", np.random.default_rng(0)
+    photos.mkdir()
+    lines = ["path,label,group"]
+    for patient in range(40):
+        pixels = generator.integers(0, 256, (8, 8, 3))
+        for k in range(5):
+            near = np.clip(pixels + generator.integers(-20, 21, pixels.shape), 0, 255).astype(np.uint8)
+            Image.fromarray(near).save(photos / f"{patient}-{k}.png")
+            lines.append(f"{patient}-{k}.png,{'ab'[patient % 2]},{patient}")
+    (photos / "list.csv").write_text("\n".join(lines) + "\n")
+    frozen(tmp_path / "net")
+    run = viticulture.probe(str(tmp_path / "net"), str(photos / "list.csv"), out=str(tmp_path / "run"))
+    assert run.metadata["chosen_by"]["cross-validation"] < 0.7
 
 
 def test_a_classifier_without_validation_images_is_calibrated_out_of_fold(tmp_path: Path) -> None:

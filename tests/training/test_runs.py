@@ -4,6 +4,7 @@
 import io
 import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -325,6 +326,19 @@ def test_terms_of_a_loss_may_start_and_end() -> None:
     watch.on_train_batch_end(trainer, with_terms({"label": 1.0}), None, None, 4)
     with pytest.raises(UserError, match=r"step 3 \(guide nan, label 1\)"):
         watch.read()
+
+
+def test_a_batch_without_anything_to_measure_is_no_part_of_the_mean() -> None:
+    """As the accuracy of a batch without labels."""
+    watch = StepMetrics(every_steps=1)
+    trainer: Any = SimpleNamespace(
+        global_step=1, num_training_batches=4, accumulate_grad_batches=1, log_every_n_steps=50
+    )
+    for accuracy in (0.5, math.nan, 1.0):
+        module = with_terms({"label": 1.0})
+        module.method.logs = {"label": torch.tensor(1.0), "accuracy": torch.tensor(accuracy)}
+        watch.on_train_batch_end(trainer, module, None, None, 1)
+    assert watch.means == {"label": 1.0, "accuracy": 0.75}
 
 
 def test_an_empty_history_has_its_header(tmp_path: Path) -> None:

@@ -35,9 +35,9 @@ def inspect(data: Any, out: str = "") -> "Inspection":
     from ..outputs import check_out, csv_text, write_out
     from ..training.progress import showing
 
-    if out:
-        check_out(out, ".csv")
     word = as_source(data)
+    if out and _is(check_out(out, ".csv"), word):
+        raise UserError(f"{out} holds the data; choose another name for the pairs of near-duplicates")
     source = open_source(word, annotations_first=True)
     sizes = {}
     if source.targets is not None:
@@ -48,6 +48,11 @@ def inspect(data: Any, out: str = "") -> "Inspection":
     if out:
         write_out(out, csv_text([CopyPair._fields, *inspection.pairs]))
     return inspection
+
+
+def _is(out: Path, data: Any) -> bool:
+    """Return whether a file to write is the data."""
+    return isinstance(data, str) and bool(data) and out.resolve() == Path(data).expanduser().resolve()
 
 
 @checked
@@ -131,9 +136,12 @@ def explain(
             "for other networks or images, name the page to write: viticulture explain NETWORK DATA --out inside.html"
         )
     page = check_out(out, ".html")
+    numbers = check_out(page.with_suffix(".json"), ".json")
+    if numbers.exists() and (not page.exists() or _is(numbers, data)):
+        raise UserError(f"the numbers would go into {numbers}, which exists; choose another name than {page}")
     explanation = explain_any(run, data, options)
     name = Path(run).name if is_run else run
-    write_whole(page.with_suffix(".json"), explanation.to_dict())
+    write_whole(numbers, explanation.to_dict())
     return write_whole(page, explanation_page(f"Inside {name}", name, explanation))
 
 
@@ -196,6 +204,8 @@ def localize(
     from ..evaluation.localization.metrics import PROTOCOLS
     from ..outputs import check_out, write_out
     from ..report.measurements import localization_page, localization_table
+    from ..tasks.image_task import trained_on
+    from ..text import log
     from ..training.run_folder import RunFolder
     from ..training.run_inputs import config_of, dataset_of
 
@@ -210,10 +220,14 @@ def localize(
     dataset = None if data else dataset_of(folder, config_of(folder))
     images = localization.held_out(dataset) if dataset else localization.other_images(folder, data)
     result = localization.localize(folder, images, true, weights, PROTOCOLS[protocol])
-    save(folder, dataset.name if dataset else data, result)
+    own = folder.read("run.json")["data"]["name"]
+    name = own if dataset else f"./{data}" if data == own else data
+    for warning in [] if dataset else trained_on(folder, images):
+        log(f"note     {warning}")
+    save(folder, name, result)
     report(run)
     if out:
-        write_out(out, localization_page(result, folder, dataset.name if dataset else data))
+        write_out(out, localization_page(result, folder, name))
     return localization_table(result)
 
 

@@ -6,6 +6,7 @@ the time of its first epochs. A stage that was interrupted keeps its length.
 """
 
 import gc
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -132,13 +133,16 @@ def corrected(plan: BudgetPlan, number: int) -> BudgetPlan:
     return plan.with_stage(number, replace(stage, begun=True))
 
 
-def calibrated(plan: BudgetPlan, number: int, epochs: int, took: float, elapsed: float) -> BudgetPlan:
-    """Return the plan with a stage's length by its first epochs."""
+def calibrated(
+    plan: BudgetPlan, number: int, epochs: int, took: float, elapsed: float, warmup: float = 0
+) -> BudgetPlan:
+    """Return the plan with a stage's length by its first epochs, longer than its warm-up in any case."""
     stage = plan.stages[number]
     times = replace(stage.step_times, probed_images=0)  # a head has been trained within `elapsed`
     slowdown = slowdown_of(took, times.epoch * epochs)
     planned = [stage.seconds for stage in plan.stages[number:]]
     more = min(remaining_epochs(times, planned, _left(plan), slowdown, elapsed), MAX_EPOCHS - epochs)
+    more = max(more, math.floor(warmup) + 1 - epochs)
     seconds = elapsed + stage_seconds(times, more) * slowdown
     return plan.with_stage(number, replace(stage, epochs=epochs + more, seconds=seconds))
 
@@ -190,13 +194,15 @@ class _Follower:
         """Return the first epochs of a stage that is about to train; None where they are too short to calibrate, or
         have passes of a teacher that later ones replay."""
         stage = plan.stages[number]
-        epochs = calibration_epochs(stage.step_times, stage.epochs, session.config.schedule.warmup(stage.epochs))
-        if not epochs or not may_change(session) or session.config.train.fixed_views:
+        config = session.config
+        warmup, replayed = config.schedule.warmup(stage.epochs), config.train.fixed_views and config.engine.replay_gb
+        epochs = calibration_epochs(stage.step_times, stage.epochs, warmup)
+        if not epochs or not may_change(session) or replayed:
             return None
         stopwatch = Stopwatch(self.now)
 
         def fix(session: Session) -> Session:
-            fixed = calibrated(plan, number, epochs, stopwatch.seconds, self.now() - began)
+            fixed = calibrated(plan, number, epochs, stopwatch.seconds, self.now() - began, warmup)
             length = fixed.stages[number].epochs
             if length != stage.epochs:
                 self.log(f"length   {counted(length, 'epoch')} in place of {stage.epochs}, by the measured time")

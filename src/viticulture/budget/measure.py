@@ -15,7 +15,7 @@ from ..data.dataset import Dataset, ImageSettings
 from ..data.image_set import CachedImages, Images, Records
 from ..data.image_settings import choose_cache_size, choose_image_size, normalization
 from ..data.sources.source import Source
-from ..data.splits import check_classes, select
+from ..data.splits import check_classes, select, with_number_ranges
 from ..data.statistics import sample_sizes
 from ..errors import UserError
 from ..models.data_spec import DataSpec
@@ -137,7 +137,7 @@ class Measurements:
             settings.stream is None and len(self.source) * image_bytes > settings.max_cache_gb * 1e9
         ):
             return load_dataset(self.source, config, self.seed)
-        splits, _ = select(self.source, config.data, self.seed, labeled)
+        splits, _ = select(with_number_ranges(self.source), config.data, self.seed, labeled)
         generator = torch.Generator().manual_seed(0)
         shape = (DIFFERENT, settings.channels, cache_size, cache_size)
         pixels = torch.randint(256, shape, dtype=torch.uint8, generator=generator)

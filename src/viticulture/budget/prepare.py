@@ -257,8 +257,9 @@ def _taught_stages(
         for number, (probe, source, lacks) in enumerate(zip(probes, sources, missing, strict=True))
     ]
     keys = recipes.taught_keys(student, overrides, stand_ins, size)
-    passes = max(measured.step_times(student.changed(keys, by="budget"), dataset).step - alone.step, 0.0)
-    if views := student.changed(keys, by="budget").train.fixed_views:
+    taught = student.changed(keys, by="budget")
+    passes = max(measured.step_times(taught, dataset).step - alone.step, 0.0)
+    if (views := taught.train.fixed_views) and taught.engine.replay_gb:
         if "train.fixed_views" not in overrides:
             affordable = TEACHER_SHARE * left() / (alone.steps * passes) if passes else views
             views = max(min(views, int(affordable)), 1)

@@ -107,18 +107,23 @@ def mae_stage(config: Config) -> Config:
     with no class weighted or balanced."""
     values = {key: config.values[key] for key in (*SHARED, "student", "augment")}
     values["data"] = {key: entry for key, entry in values["data"].items() if key not in ("class_weights", "sampling")}
-    mixed = of_class(values["augment"], "mix")
-    values["augment"] = {key: entry for key, entry in values["augment"].items() if key not in mixed}
+    values["augment"] = _unmixed(values["augment"])
     return resolve(WITHOUT_LABELS, {**read(WITHOUT_LABELS), **values})
 
 
 def teacher_stage(config: Config, default: str, name: str) -> Config:
-    """Return the stage in which a CNN trains by the default recipe; by the student's, where the default is for several
-    labels an image and the student learns their combinations as classes."""
+    """Return the stage in which a CNN trains by the default recipe, on images augmented as the student's, but not
+    mixed; by the student's recipe, where the default is for several labels an image and the student learns their
+    combinations as classes."""
     if not learns_classes(load_config(default)) and learns_classes(config):
         default = config.name
     values = {**read(default), **{key: config.values[key] for key in SHARED}, "student": {"name": name}}
-    return resolve(default, values)
+    return resolve(default, {**values, "augment": _unmixed(config.values["augment"])})
+
+
+def _unmixed(augment: Mapping[str, Any]) -> Keys:
+    mixed = of_class(augment, "mix")
+    return {key: entry for key, entry in augment.items() if key not in mixed}
 
 
 def probe_stage(config: Config, source: str, size: int | None = None) -> Config:

@@ -22,13 +22,14 @@ from .images.decode import OtherValues, Unreadable
 from .near_duplicates import NearDuplicates
 from .open import open_source
 from .sources.source import UNLABELED, Source, portable
-from .splits import Splits, check_classes, restore, select, with_number_ranges
+from .splits import Splits, check_classes, groups_of, restore, select, with_number_ranges
 from .statistics import cached_statistics, sample_sizes, streamed_statistics
 from .targets.objects import Annotations
 from .warnings import warnings_of
 
 __all__ = ["DataSettings", "Dataset", "ImageSettings", "prepare", "prepare_test"]
 
+FOLDS = 5  # of a cross-validation within the training images
 NUMBER = ("value",)  # the classes of a data set with a number an image: the name of a network's one output
 
 
@@ -58,6 +59,9 @@ class Dataset:
     # Val, test -> names of images with near-duplicates among the training images; empty where none have any, where they
     # were not searched, or where the splits were restored.
     near_duplicates: Mapping[str, list[str]] = field(default_factory=dict)
+    # Groups of training images, [N] as in `subsets.assign`, that lie in one fold of a cross-validation: the data's, or
+    # near-duplicates; None where there are none.
+    train_groups: np.ndarray | None = None
 
     @property
     def train(self) -> Images:
@@ -162,7 +166,15 @@ def prepare(
         portable,
         contents={kind: digest(mark) for kind, mark in marks.items()},
         near_duplicates=duplicated or {},
+        train_groups=_train_groups(source, read.splits["train"], groups_of(near, settings)) if labeled else None,
     )
+
+
+def _train_groups(source: Source, rows: np.ndarray, near: np.ndarray | None) -> np.ndarray | None:
+    if source.groups is not None or near is None or source.contents != "classes":
+        return None if source.groups is None else source.groups[rows]
+    groups = subsets.limited_groups(near[rows], source.labels[rows], 1 / FOLDS)
+    return groups if (groups >= 0).any() else None
 
 
 def _find_near_duplicates(

@@ -21,9 +21,9 @@ from .images.decode import Unreadable, is_16_bit
 from .images.format import ANY_FORMAT, levels_left
 from .near_duplicates import TOO_MANY, NearDuplicates
 from .open import open_source
-from .sources.several import is_joined, separated, several_words
+from .sources.several import are_numbers, as_numbers, is_joined, separated, several_words
 from .sources.source import Contents, Source
-from .splits import Splits, check_classes, select
+from .splits import Splits, check_classes, select, with_number_ranges
 from .subsets import count_by_class, labeled
 from .warnings import warnings_of_pages
 
@@ -112,7 +112,8 @@ def inspect(data: str | Path | Source, progress: Progress | None = None, image_s
     Raises: UserError if there is no such data or it holds no images.
     """
     source = data if isinstance(data, Source) else open_source(data)
-    source = dataclasses.replace(separated(source) if is_joined(source) else source, pixel_format=ANY_FORMAT)
+    labels_read = separated(source) if is_joined(source) else as_numbers(source) if are_numbers(source) else source
+    source = dataclasses.replace(labels_read, pixel_format=ANY_FORMAT)
 
     def properties(i: int) -> _Properties | str:
         try:
@@ -220,8 +221,9 @@ def _planned(source: Source, copies: NearDuplicates | None) -> tuple[Splits, lis
     without any label are for a recipe that needs none."""
     splits, warnings = dict[str, np.ndarray](), list[str]()
     try:
-        splits, warnings = select(source, DataSettings(), 0, bool(source.classes), copies)
-        if source.classes:
+        by_class = with_number_ranges(source)
+        splits, warnings = select(by_class, DataSettings(), 0, bool(by_class.classes), copies)
+        if by_class.classes:
             check_classes(source, splits["train"])
     except UserError as error:
         return splits, warnings, str(error)

@@ -35,7 +35,7 @@ def select(
     """
     own = {kind: rows for kind, rows in source.splits.items() if kind != UNLABELED}
     splits, warnings = _with_labels(source, own) if labeled else (own, list[str]())
-    groups = groups_of(near, settings)
+    groups, aside = groups_of(near, settings), own.get("test", np.zeros(0, dtype=np.int64))
     warnings += doubtful(source.classes) if labeled else []
     apply_test_on(splits, settings, source.name)
     if "train" not in splits:
@@ -58,12 +58,12 @@ def select(
     if divided := groups_across_splits(source, splits):
         warnings.append(f"{counted(divided, 'group')} of images are in several of the data's splits")
     if settings.near_duplicates == "leave_out" and near is not None:
-        warnings += _leave_out_near_duplicates(source, splits, near)
+        warnings += _leave_out_near_duplicates(source, splits, near, aside)
     if settings.leave_out is not None:
         warnings += _leave_out_listed(source, splits, settings.leave_out)
     splits["train"], few = _subset(source, splits["train"], settings, seed)
     if UNLABELED in source.splits:
-        warnings += _add_unlabeled(source, splits, near)
+        warnings += _add_unlabeled(source, splits, near, aside)
     return splits, [*warnings, *few, *(near.warnings if groups is not None and near is not None else [])]
 
 
@@ -255,13 +255,13 @@ def _leave_out_with_group(source: Source, splits: Splits, kind: str) -> list[str
     return [f"left out {left} without a label, of groups that are held out as {kind}"] if leave.any() else []
 
 
-def _leave_out_near_duplicates(source: Source, splits: Splits, near: NearDuplicates) -> list[str]:
-    """Leave out training images that are near-duplicates of held-out ones.
+def _leave_out_near_duplicates(source: Source, splits: Splits, near: NearDuplicates, aside: np.ndarray) -> list[str]:
+    """Leave out training images that are near-duplicates of held-out ones, or of the data's test images, `aside`.
 
     Raises: UserError where a class would lose all of its training images.
     """
     train = splits["train"]
-    held = np.concatenate([train[:0], *(rows for kind, rows in splits.items() if kind != "train")])
+    held = np.concatenate([aside, *(rows for kind, rows in splits.items() if kind != "train")])
     leave = near.among(train, held)
     splits["train"] = train[~leave]
     if lost := _lost_classes(source, train, splits["train"]):
@@ -299,13 +299,14 @@ def _leave_out_listed(source: Source, splits: Splits, file: str) -> list[str]:
     return [f"left out {counted(left, 'training image')} by {file}{staying}", *([missing] if gone else [])]
 
 
-def _add_unlabeled(source: Source, splits: Splits, near: NearDuplicates | None) -> list[str]:
-    """Add the images of data.unlabeled, without near-duplicates of held-out ones.
+def _add_unlabeled(source: Source, splits: Splits, near: NearDuplicates | None, aside: np.ndarray) -> list[str]:
+    """Add the images of data.unlabeled, without near-duplicates of held-out images, or of the data's own test images,
+    `aside`.
 
     Raises: UserError where all of them are.
     """
     rows = source.splits[UNLABELED]
-    held = np.concatenate([rows[:0], *(held for kind, held in splits.items() if kind != "train")])
+    held = np.concatenate([aside, *(held for kind, held in splits.items() if kind != "train")])
     copied = source.copies(rows, held) if near is None else near.among(rows, held)
     if copied.all():
         raise UserError(

@@ -23,7 +23,7 @@ from ..data.images.format import RGB, PixelFormat
 from ..data.images.video import is_clip
 from ..data.sources.files import FileReader
 from ..data.sources.folders import images_among, scan
-from ..data.sources.source import Source
+from ..data.sources.source import UNLABELED, Source
 from ..data.sources.table import column_of, is_frame
 from ..data.transforms.resample import resize_to_square
 from ..errors import UserError, received
@@ -176,7 +176,7 @@ def read_unseen(config: Config, data: str | Source, classes: Sequence[str]) -> t
 def run_digests(run: RunFolder, splits: Sequence[str] = ("train", "val", "test")) -> set[bytes]:
     """Return digests of the pixels of a run's own images. Raises: UserError, half a sentence, if unknown."""
     try:
-        dataset = dataset_of(run, config_of(run))
+        dataset = dataset_of(run, config_of(run), unlabeled=UNLABELED in splits)
     except UserError as error:
         raise UserError("its own are not there") from error
     return {mark for split, images in dataset.splits.items() if split in splits for mark in pixel_digests(images)}

@@ -19,6 +19,8 @@ from ..training.run_folder import RunFolder
 from .saved import read_saved
 
 FILE = "references.json"
+COMMONEST = "always the most common class"
+ON_PIXELS = "logistic regression on pixels", "nearest neighbor on pixels"
 SIDE = 16  # pixels, to which larger images are resized
 MAX_IMAGES = 2000  # for training; with more, logistic regression would take longer than many trainings
 
@@ -33,7 +35,8 @@ class References:
 
 
 def evaluate_references(run: RunFolder, dataset: Dataset) -> None:
-    """Write references.json: images per class, and accuracies of chance and plain classifiers.
+    """Write references.json: images per class, and accuracies of chance and plain classifiers, next to those of other
+    runs on the same images.
 
     Classifiers need few images, all in the decoded-image cache.
     """
@@ -43,11 +46,14 @@ def evaluate_references(run: RunFolder, dataset: Dataset) -> None:
     accuracy = {}
     if dataset.classes and held is not None:
         commonest = int(counts["train"].argmax())
-        accuracy["always the most common class"] = float((labels[split] == commonest).double().mean())
+        accuracy[COMMONEST] = float((labels[split] == commonest).double().mean())
         small = len(dataset.train) <= MAX_IMAGES and isinstance(dataset.train, CachedImages)
         if small and isinstance(held, CachedImages) and (counts["train"] > 0).sum() > 1:
             accuracy |= pixel_accuracies(dataset.train, held)
     images = {name: tuple(some.tolist()) for name, some in counts.items()} if dataset.classes else {}
+    earlier = read_references(run)
+    if earlier is not None and (earlier.split, earlier.images) == (split, images):
+        accuracy |= {name: value for name, value in earlier.accuracy.items() if name not in (COMMONEST, *ON_PIXELS)}
     run.write(FILE, asdict(References(split, accuracy, images)))
 
 
@@ -82,10 +88,7 @@ def pixel_accuracies(train: Images, test: Images) -> dict[str, float]:
 
     train_pixels, test_pixels = raw_pixels(train), raw_pixels(test)
     labels, truth = train.records.labels.numpy(), test.records.labels.numpy()
-    classifiers = {
-        "logistic regression on pixels": LogisticRegression(max_iter=2000),
-        "nearest neighbor on pixels": KNeighborsClassifier(1),
-    }
+    classifiers = dict(zip(ON_PIXELS, (LogisticRegression(max_iter=2000), KNeighborsClassifier(1)), strict=True))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # many classes interpreted as numbers, no convergence
         return {

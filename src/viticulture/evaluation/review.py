@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ..config.keys import PROBE
 from ..data.data_settings import DataSettings
+from ..data.dataset import FOLDS
 from ..data.decoded_cache import find_near_duplicates
 from ..data.image_set import Images
 from ..data.near_duplicates import MIN_SPREAD, NearDuplicates
@@ -33,7 +34,7 @@ from ..errors import UserError, counted, some
 from ..models.similarity import K, evenly
 from ..optim.logistic_regression import fit
 from ..scores.confident_learning import margins, suspected
-from ..training.linear_head import DECAYS, FOLDS, first_device, head_features
+from ..training.linear_head import DECAYS, first_device, head_features
 from ..training.progress import showing
 from ..training.session import begin
 

@@ -97,7 +97,7 @@ class Supervised(Method):
         outputs, label = readings.outputs, batch["label"]
         if self.labeled_share < 1:
             correct, labeled = outputs[0].detach().argmax(-1) == label, label >= 0
-            self.logs["accuracy"] = correct.sum() / labeled.sum().clamp(min=1)
+            self.logs["accuracy"] = correct.sum() / labeled.sum()  # nan without any, which an epoch's mean leaves out
         elif not label.is_floating_point():
             self.logs["accuracy"] = (outputs[0].detach().argmax(-1) == label).float().mean()
         terms = {}

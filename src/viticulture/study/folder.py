@@ -25,7 +25,7 @@ from typing import Any
 
 from ..config.keys import CELLS
 from ..config.load import load_config, saved_config
-from ..config.references import GIVEN
+from ..config.references import GIVEN, from_anywhere
 from ..config.resolve import Config
 from ..disk import file_lock, read_json, read_text, write_whole
 from ..errors import UserError
@@ -233,7 +233,7 @@ class StudyFolder:
                 f"halving keeps the best candidates by held-out labels, and {candidate.recipe} trains without labels; "
                 "leave --halving or that recipe out"
             )
-        return config
+        return replace(config, values=from_anywhere(config.values))
 
     def _lacks_weights(self, name: str) -> bool:
         """Return whether a recipe of the study needs weights that the user has not named."""

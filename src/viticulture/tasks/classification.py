@@ -200,12 +200,15 @@ class Classification(ImageTask):
         threshold = read_config(self.run.weights(which[0])).get(KEY) if which else None
         if not isinstance(threshold, float):
             return ""
-        count = min(len(self.run.image_names.get("val", ())), IMAGES)
-        below, new = (place(count) / (count + 1), "new") if count >= MIN_IMAGES else (BELOW, "training")
+        share = ""
+        if (self.run.path / "split.json").exists():  # a run from the Hub has none
+            count = min(len(self.run.image_names.get("val", ())), IMAGES)
+            below, new = (place(count) / (count + 1), "new") if count >= MIN_IMAGES else (BELOW, "training")
+            share = f", as for {percent(below)} of {new} images"
         return (
             "It predicts one of its classes for every image, even of something else. `known` is `no` for an image "
             f"unlike the training images: the cosine between its features and those of the {K}th most similar training "
-            f"image is below {threshold:.2f}, as for {percent(below)} of {new} images. A network that started from "
+            f"image is below {threshold:.2f}{share}. A network that started from "
             "public weights notices most images of other things; one trained from scratch on a few thousand images "
             "notices few. Of similar classes, such as another flower, many pass as known."
         )

@@ -19,7 +19,7 @@ from ..data.dataset import Dataset, warnings_on_test
 from ..data.image_set import Images
 from ..data.images.format import displayed
 from ..data.open import open_source
-from ..data.sources.source import Source
+from ..data.sources.source import UNLABELED, Source
 from ..errors import UserError, counted
 from ..evaluation.inputs import Item, OpenedItems, open_items, pixel_digests, read_unseen, run_digests
 from ..evaluation.localization.metrics import score_maps
@@ -289,7 +289,7 @@ def outputs_of(
 def trained_on(run: RunFolder, images: Images) -> list[str]:
     """A sentence where decoded images are among those that a run was trained on, or where that is not known."""
     try:
-        trained, marks = run_digests(run, ["train"]), pixel_digests(images)
+        trained, marks = run_digests(run, ["train", UNLABELED]), pixel_digests(images)
     except UserError as error:
         return [f"whether {run.path} was trained on some of these images is not known: {error}"]
     same = [name for name, mark in zip(images.records.names, marks, strict=True) if mark in trained]

@@ -29,8 +29,9 @@ from ..cache import cache_folder, digest, publish
 from ..config.sections import Engine
 from ..data.batches.evaluation import evaluation_batches, usual_batch
 from ..data.batches.loader import CPU
-from ..data.dataset import Dataset
+from ..data.dataset import FOLDS, Dataset
 from ..data.image_set import Images
+from ..data.subsets import assign
 from ..data.transforms.crop import CenterCrop
 from ..errors import UserError
 from ..models.data_spec import DataSpec
@@ -122,7 +123,6 @@ def _read(folder: Path, split: str, images: Images) -> dict[str, Tensor]:
 
 DECAYS = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 FINAL_TOLERANCE = 1e-6  # nats, of the classifier that stays; those that are compared have the usual one
-FOLDS = 5
 ONE_FOLD_FROM = 20_000  # training images from which a single fold is held out in cross-validation
 FEW = 8  # images on which the network's scores are compared with the classifier's
 
@@ -142,7 +142,12 @@ class Head:
 
 
 def train_head(
-    features: Tensor, labels: Tensor, classes: int, val: tuple[Tensor, Tensor] | None, decay: float | None
+    features: Tensor,
+    labels: Tensor,
+    classes: int,
+    val: tuple[Tensor, Tensor] | None,
+    decay: float | None,
+    groups: np.ndarray | None = None,
 ) -> Head:
     """Train a classifier on the features of the training images.
 
@@ -151,10 +156,11 @@ def train_head(
         labels: [N] int64, in [0, classes).
         val: features and labels of validation images, which choose the decay; None: cross-validation does.
         decay: null chooses the strongest of the most accurate in `DECAYS`.
+        groups: as for `parts`.
     """
     accuracy: dict[str, float] = {}
     if decay is None:
-        splits = [((features, labels), val)] if val is not None else parts(features, labels)
+        splits = [((features, labels), val)] if val is not None else parts(features, labels, groups)
         hits = [(fit(*kept, classes, DECAYS).predict(held[0]) == held[1]).double() for kept, held in splits]
         shares = torch.cat(hits, dim=1).mean(1).tolist()
         decay = DECAYS[shares.index(max(shares))]
@@ -163,19 +169,24 @@ def train_head(
     return Head(weight, bias, decay, accuracy)
 
 
-def parts(features: Tensor, labels: Tensor) -> list[tuple[Part, Part]]:
-    """Divide images into `FOLDS` folds with the classes evenly in each; return all others and the fold, for each."""
+def parts(features: Tensor, labels: Tensor, groups: np.ndarray | None = None) -> list[tuple[Part, Part]]:
+    """Divide images into `FOLDS` folds with the classes evenly in each, as far as groups, [N] as in `subsets.assign`,
+    allow; return all others and the fold, for each."""
     fold = torch.empty_like(labels)
     fold[torch.sort(labels, stable=True).indices] = torch.arange(len(labels), device=labels.device) % FOLDS
+    if groups is not None:
+        fold = torch.from_numpy(assign(labels.cpu().numpy(), groups, [1 / FOLDS] * FOLDS, 0)).to(labels.device)
     held = [fold == number for number in range(1 if len(labels) >= ONE_FOLD_FROM else FOLDS)]
     return [((features[~rows], labels[~rows]), (features[rows], labels[rows])) for rows in held]
 
 
-def out_of_fold_temperature(features: Tensor, labels: Tensor, classes: int, decay: float) -> tuple[float, ...]:
+def out_of_fold_temperature(
+    features: Tensor, labels: Tensor, classes: int, decay: float, groups: np.ndarray | None = None
+) -> tuple[float, ...]:
     """Return the temperature of a classifier by predictions for each fold of one trained on the others; () for too few
-    images. `features`: [N, D]. `labels`: [N]."""
+    images. `features`: [N, D]. `labels`: [N]. `groups`: as for `parts`."""
     logits, true = list[Tensor](), list[Tensor]()
-    for kept, (held, held_labels) in parts(features, labels):
+    for kept, (held, held_labels) in parts(features, labels, groups):
         weight, bias = fit(*kept, classes, [decay]).on_features(0)
         logits.append(held.to(weight.dtype) @ weight.T + bias)
         true.append(held_labels)
@@ -249,10 +260,11 @@ def probe_head(
     labeled = {
         split: (features[split].to(device), images.records.labels.to(device)) for split, images in splits.items()
     }
-    head = train_head(*labeled["train"], len(dataset.classes), labeled.get("val"), decay)
+    groups = dataset.train_groups
+    head = train_head(*labeled["train"], len(dataset.classes), labeled.get("val"), decay, groups)
     put(student, head)
     if calibrate and len(labeled.get("val", ((),))[0]) < MIN_IMAGES:
-        fitted = out_of_fold_temperature(*labeled["train"], len(dataset.classes), head.decay)
+        fitted = out_of_fold_temperature(*labeled["train"], len(dataset.classes), head.decay, groups)
         head = replace(head, temperature=fitted)
     few = dataset.train.part(torch.arange(min(FEW, len(dataset.train))))
     with HeadInputs(student) as inputs, torch.inference_mode():

@@ -79,7 +79,7 @@ class StepMetrics(Callback):
     def means(self) -> dict[str, float]:
         """Means of the epoch so far; of the last one before the next begins. Waits for the device."""
         self.read()
-        return {name: float(total) / self.batches[name] for name, total in self.sums.items()} or self.written
+        return {name: float(total) / max(self.batches[name], 1) for name, total in self.sums.items()} or self.written
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -120,8 +120,9 @@ class StepMetrics(Callback):
                 listed = ", ".join(f"{name} {found[name]:.4g}" for name in terms)
                 raise UserError(f"the loss is no finite number at step {step} ({listed}); {ADVICE}")
             for name, value in found.items():
-                self.sums[name] = self.sums.get(name, 0.0) + value
-                self.batches[name] += 1
+                counts = not math.isnan(value)  # a batch may have nothing to measure, such as no label
+                self.sums[name] = self.sums.get(name, 0.0) + (value if counts else 0.0)
+                self.batches[name] += counts
 
     def state_dict(self) -> dict[str, Any]:
         self.read()
@@ -143,8 +144,9 @@ def scalars(values: Iterable[torch.Tensor]) -> list[float]:
 
 def _log(trainer: Trainer, values: dict[str, float]) -> None:
     """Send numbers to all loggers as those of the step that has just ended."""
+    measured = {name: value for name, value in values.items() if not math.isnan(value)}
     for logger in trainer.loggers:
-        logger.log_metrics({**values, "epoch": trainer.current_epoch}, trainer.global_step - 1)
+        logger.log_metrics({**measured, "epoch": trainer.current_epoch}, trainer.global_step - 1)
 
 
 def cut(path: Path, step: int) -> None:

@@ -141,10 +141,9 @@ def _array_reader(file: BinaryIO, pixel_format: PixelFormat) -> arrays.ArrayRead
         opened = Image.open(file, formats=("TIFF",))
         assert isinstance(opened, TiffImageFile)
         tags = opened.tag_v2
-        is_color = not pillow.is_single_channel(opened.mode) and max(tags.get(pillow.BITS, (8,))) > 8
         # Pillow takes uncompressed planes of 16-bit colors for pixels.
         planar = tags.get(ExifTags.Base.PlanarConfiguration) == 2 and tags.get(ExifTags.Base.Compression, 1) == 1
-        by_tifffile = is_color and (bool(pixel_format.range) or planar)
+        by_tifffile = pillow.is_deep_color(opened) and (bool(pixel_format.range) or planar)
     except UnidentifiedImageError:
         by_tifffile = find_spec("tifffile") is not None
     except Exception:  # reported by the next attempt to open it
@@ -175,6 +174,8 @@ def _from_picture(opened: Image.Image, shrink: int | None, pixel_format: PixelFo
         pixels = pixel_format(np.dstack([values, opacity]) if four else pillow.on_white(values, opacity))
     elif pixel_format.range and "LA;16B" in raw_modes:
         raise Unfit("Pillow reads its 16-bit gray as 8 bits, and images.range needs all of them; save it as TIFF")
+    elif pixel_format.range and isinstance(opened, TiffImageFile) and pillow.is_deep_color(opened):
+        raise Unfit("Pillow reads its 16-bit colors as 8 bits, and images.range needs all of them; name its file")
     elif pillow.is_single_channel(mode) or pillow.is_signed(opened):
         values = pillow.single_channel(opened)
         extremes = value_range(values)

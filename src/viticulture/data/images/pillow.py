@@ -165,6 +165,11 @@ def is_single_channel(mode: str) -> bool:
     return mode.startswith("I;16") or mode in ("I", "F")
 
 
+def is_deep_color(image: TiffImageFile) -> bool:
+    """Return whether a TIFF holds colors of more than eight bits, of which Pillow reads the upper eight."""
+    return not is_single_channel(image.mode) and max(image.tag_v2.get(BITS, (8,))) > 8
+
+
 def is_signed(image: Image.Image) -> bool:
     """Return whether a TIFF's 8-bit numbers go below 0, which Pillow takes for values above 127."""
     return isinstance(image, TiffImageFile) and image.mode == "L" and image.tag_v2.get(_SIGN) == (2,)

@@ -147,8 +147,11 @@ def _images(run: RunFolder | None, data: str | Source, model: EvaluatedModel) ->
     selection, image_names = DataSettings(), None
     if run is not None:
         recipe: DataSettings = config_of(run).data
-        selection = replace(recipe, fraction=None, per_class=None, rule="balanced", folds=None, fold=0, leave_out=None)
+        selection = DataSettings(skip_unreadable=recipe.skip_unreadable)
         if stands_for_own(run, data):
+            selection = replace(
+                recipe, fraction=None, per_class=None, rule="balanced", folds=None, fold=0, leave_out=None
+            )
             if model.data_spec.scale is not None:
                 raise UserError(f"a probe predicts classes, and images of {run.path} have numbers; name other images")
             metadata, image_names = run.read("run.json")["data"], run.image_names
@@ -175,7 +178,9 @@ def _parts(dataset: Dataset, features: Features, name: str, device: torch.device
         parts[split] = vectors[name][labels >= 0].float().to(device), labels[labels >= 0].to(device)
     if "val" not in parts:
         x, labels = parts["train"]
-        stay, held = (torch.from_numpy(rows) for rows in holdout(labels.cpu().numpy(), VALIDATION, 0))
+        stay, held = (
+            torch.from_numpy(rows) for rows in holdout(labels.cpu().numpy(), VALIDATION, 0, dataset.train_groups)
+        )
         if not len(held):
             raise UserError(f"{len(labels)} images of {dataset.name} are too few to hold some out for validation")
         parts |= {"train": (x[stay], labels[stay]), "val": (x[held], labels[held])}
