@@ -119,6 +119,8 @@ def test_groups_of_training_images_are_known(tmp_path: Path) -> None:
     assert groups is not None
     assert groups[names.index("a/again.png")] == groups[names.index("a/003.png")] >= 0
     assert (groups >= 0).sum() == 2
+    again = prepare(root, DataSettings(test_fraction=0, split_seed=1), remembered=data.split_names)
+    np.testing.assert_array_equal(again.train_groups, groups)
 
 
 def test_a_fraction_of_zero_holds_out_nothing() -> None:

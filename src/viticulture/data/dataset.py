@@ -2,9 +2,9 @@
 """From a name or a folder to the images of each split, cached or streamed, that a run is trained and evaluated on."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -59,9 +59,7 @@ class Dataset:
     # Val, test -> names of images with near-duplicates among the training images; empty where none have any, where they
     # were not searched, or where the splits were restored.
     near_duplicates: Mapping[str, list[str]] = field(default_factory=dict)
-    # Groups of training images, [N] as in `subsets.assign`, that lie in one fold of a cross-validation: the data's, or
-    # near-duplicates; None where there are none.
-    train_groups: np.ndarray | None = None
+    find_groups: Callable[[], np.ndarray | None] = lambda: None
 
     @property
     def train(self) -> Images:
@@ -72,6 +70,12 @@ class Dataset:
     def trained_on(self) -> Images:
         """Training images, and behind them those of data.unlabeled, whose label is -1."""
         return self.train.followed_by(self.splits[UNLABELED]) if UNLABELED in self.splits else self.train
+
+    @cached_property
+    def train_groups(self) -> np.ndarray | None:
+        """Groups of training images, [N] as in `subsets.assign`, that lie in one fold of a cross-validation: the
+        data's, or near-duplicates; None where there are none."""
+        return self.find_groups()
 
     @property
     def val(self) -> Images | None:
@@ -127,12 +131,12 @@ def prepare(
         check_classes(source, np.arange(len(source)))
     source, image_settings = _resolved(source, image_settings)
     near: NearDuplicates | None = None
+    search = partial(_find_near_duplicates, with_number_ranges(source), settings, image_settings, progress)
     if remembered:
         splits, warnings = restore(source, remembered), list[str]()
     else:
-        by_class = with_number_ranges(source)
-        near = _find_near_duplicates(by_class, settings, image_settings, progress)
-        splits, warnings = select(by_class, settings, seed, labeled, near)
+        near = search()
+        splits, warnings = select(with_number_ranges(source), settings, seed, labeled, near)
     if labeled:
         check_classes(source, splits["train"])
     read = _read(source, splits, image_settings, settings.skip_unreadable, progress)
@@ -166,15 +170,21 @@ def prepare(
         portable,
         contents={kind: digest(mark) for kind, mark in marks.items()},
         near_duplicates=duplicated or {},
-        train_groups=_train_groups(source, read.splits["train"], groups_of(near, settings)) if labeled else None,
+        find_groups=partial(
+            _train_groups, source, read.splits["train"], settings, search if remembered else lambda: near
+        ),
     )
 
 
-def _train_groups(source: Source, rows: np.ndarray, near: np.ndarray | None) -> np.ndarray | None:
-    if source.groups is not None or near is None or source.contents != "classes":
+def _train_groups(
+    source: Source, rows: np.ndarray, settings: DataSettings, found: Callable[[], NearDuplicates | None]
+) -> np.ndarray | None:
+    """Return `Dataset.train_groups`."""
+    if source.contents != "classes" or source.labels[rows].min() < 0 or source.groups is not None:
         return None if source.groups is None else source.groups[rows]
-    groups = subsets.limited_groups(near[rows], source.labels[rows], 1 / FOLDS)
-    return groups if (groups >= 0).any() else None
+    near = groups_of(found(), settings)
+    groups = None if near is None else subsets.limited_groups(near[rows], source.labels[rows], 1 / FOLDS)
+    return None if groups is None or (groups < 0).all() else groups
 
 
 def _find_near_duplicates(
