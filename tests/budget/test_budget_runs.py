@@ -535,7 +535,7 @@ def test_unbalanced_classes_concern_stages_with_labels_alone(keys: dict[str, Any
 
 def test_a_stages_cnn_sees_images_as_the_student_does() -> None:
     """Catches: classes that are each other's mirror images, learned from flipped ones."""
-    config = load_config("default/photos", {"augment.flip": None, "augment.mix": {"name": "mix"}})
+    config = load_config("default/photos", {"augment.flip": None, "augment.mix": {"cutmix": 1.0}})
     assert recipes.teacher_stage(config, "default/photos", "resnet10t").values["augment"].keys() == {"resized_crop"}
 
 
@@ -545,7 +545,7 @@ def test_numbers_are_measured_in_the_splits_that_train(keys: dict[str, Any], tmp
     files = sorted((tmp_path / "photos").iterdir())
     lines = [f"photos/{file.name},{k / 7:.3f}" for k, file in enumerate(files)]
     (tmp_path / "numbers.csv").write_text("\n".join(["path,label", *lines]) + "\n")
-    config = load_config("regression/photos", {"images.image_size": 8, "engine.accelerator": "cpu", **keys})
+    config = load_config("regression/photos", {"images.image_size": 8, "engine.device": "cpu", **keys})
     source = open_for(config, str(tmp_path / "numbers.csv"))
     sizes = [
         {split: len(images) for split, images in dataset.splits.items()}
