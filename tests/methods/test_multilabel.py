@@ -18,6 +18,7 @@ from viticulture.guides.logits import Logits
 from viticulture.losses import asymmetric_binary, binary_cross_entropy, binary_distillation
 from viticulture.methods.method import Setup
 from viticulture.methods.multilabel import Multilabel
+from viticulture.methods.regression import Regression
 from viticulture.models.data_spec import DataSpec
 from viticulture.models.students import create_student
 from viticulture.models.weights.files import load, save
@@ -57,6 +58,25 @@ def test_soft_distillation_of_labels_is_a_divergence_per_label(temperature: floa
     torch.testing.assert_close(6 * dz, temperature * (q - p).detach())
     assert dv is None
     assert float(binary_distillation(OTHER, OTHER, temperature)) == pytest.approx(0, abs=1e-12)
+
+
+def test_every_head_that_predictions_average_is_trained(tmp_path: Path) -> None:
+    """Catches: a distillation head that stays random and half of every prediction."""
+    save(student(), tmp_path, TASK)
+    images, generator = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.Generator()
+    sizes = {"embed_dim": 24, "depth": 1, "num_heads": 3}
+    for kind in (Multilabel, Regression):
+        spec = TASK if kind is Multilabel else DataSpec(("value",), (8, 8), TASK.mean, TASK.std, scale=(0.0, 1.0))
+        distilled = create_student("deit_tiny_distilled_patch16_224", spec, 4, sizes).train()
+        label = torch.rand(4, 3, generator=generator).round() if kind is Multilabel else torch.rand(4)
+        (term,) = kind(Setup(distilled, spec)).losses({"image": images, "label": label}).values()
+        term.backward()
+        assert all(weight.grad is not None for weight in distilled.parameters()), kind
+        if kind is Multilabel:  # DeiT's own: the teacher trains the other head
+            guides = {"logits": Logits(distilled, spec, teacher=str(tmp_path), kind="soft")}
+            alone = Multilabel(Setup(distilled, spec, guides))
+            assert not alone.has_idle_heads
+            assert len(alone.trained_on_labels([term, term])) == 1
 
 
 def test_the_method_applies_weights_and_smoothing() -> None:

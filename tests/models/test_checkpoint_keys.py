@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import timm
 import torch
 from torch import Tensor, nn
@@ -295,6 +296,20 @@ def test_every_tensor_of_an_official_file_is_loaded(golden: Load, tmp_path: Path
     assert same == {name for name in state if name.startswith(official.anew or ("-",))}
     assert all(any(name in line for line in lines) for name in same)
     assert sum("tensors loaded" in line for line in lines) == 1
+
+
+def test_a_key_selects_tensors_by_the_beginning_of_their_names(tmp_path: Path) -> None:
+    """Catches: the raw weights where the averaged ones are asked for, unsaid."""
+    net = timm.create_model("test_vit", num_classes=2)
+    raw = {f"model.{name}": value for name, value in net.state_dict().items()}
+    averaged = {f"model_ema.{name}": value + 1 for name, value in net.state_dict().items()}
+    safetensors.torch.save_file({**raw, **averaged}, tmp_path / "w.safetensors")
+    torch.save(net.state_dict(), tmp_path / "w.pth")
+    fresh = timm.create_model("test_vit", num_classes=2)
+    initialize(fresh, f"{tmp_path}/w.safetensors#model_ema")
+    assert torch.equal(fresh.state_dict()["norm.weight"], net.state_dict()["norm.weight"] + 1)
+    for name in ("w.safetensors#nonsense", "w.pth#model_ema"):
+        refused("it has no weights under", initialize, fresh, f"{tmp_path}/{name}")
 
 
 @pytest.mark.parametrize("scaled", [True, False])

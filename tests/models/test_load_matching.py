@@ -85,6 +85,28 @@ def test_an_oblong_table_in_a_bare_file_needs_its_folder(tmp_path: Path) -> None
         initialize(student(data_spec(), 2), str(tmp_path / FILE))
 
 
+def test_an_oblong_table_of_as_many_rows_as_a_square_stays(tmp_path: Path) -> None:
+    theirs = student(data_spec(8, 32), 1)
+    safetensors.torch.save_file(theirs.state_dict(), tmp_path / FILE)
+    said = initialize(same := student(data_spec(8, 32), 2), str(tmp_path / FILE))
+    assert "positions are taken to be of 2x8 patches, as here" in said
+    assert torch.equal(same.get_parameter("pos_embed"), theirs.get_parameter("pos_embed"))
+
+
+@pytest.mark.parametrize("options", [{}, {"reg_tokens": 2}])
+def test_positions_of_tokens_are_part_of_them_where_a_student_has_none(tmp_path: Path, options: dict[str, Any]) -> None:
+    """`no_embed_class` adds positions to patches alone: the same function either way."""
+    images = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    for number, bare in enumerate((False, True)):
+        theirs, ours = (student(data_spec(), seed, no_embed_class=bare == (seed == 1), **options) for seed in (1, 2))
+        with torch.no_grad():
+            theirs.get_parameter("pos_embed").normal_()
+            ours.get_parameter("pos_embed").normal_()
+        save(theirs, tmp_path / str(number), data_spec())
+        initialize(ours, str(tmp_path / str(number)))
+        torch.testing.assert_close(ours(images), theirs(images))
+
+
 def test_a_file_of_weights_is_read_by_the_config_next_to_it(tmp_path: Path) -> None:
     save(student(data_spec(32, 128), 1), tmp_path, data_spec(32, 128))
     by_folder, by_file = student(data_spec(64, 64), 2), student(data_spec(64, 64), 2)

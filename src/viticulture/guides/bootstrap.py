@@ -103,6 +103,7 @@ class Bootstrap(Guide):
     needs = frozenset({"blocks"})
     requires = frozenset(Capability)
     capturable = True
+    trains_last_head = True
     uses_labels = True
 
     def __init__(

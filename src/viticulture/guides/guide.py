@@ -49,6 +49,7 @@ class Guide(nn.Module, ABC):
         uses_labels: a term compares predictions with labels.
         capturable: as of a method (`methods.method.Method`).
         trains_every_head: it trains the student's heads after the first, too.
+        trains_last_head: it trains the last of them.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -56,6 +57,7 @@ class Guide(nn.Module, ABC):
     uses_labels: ClassVar[bool] = False
     capturable: ClassVar[bool] = False
     trains_every_head: ClassVar[bool] = False
+    trains_last_head: ClassVar[bool] = False
 
     @abstractmethod
     def losses(self, batch: Batch, readings: Readings) -> dict[str, Tensor]:

@@ -42,6 +42,7 @@ class Logits(Guide):
 
     requires = frozenset({Capability.CLASSES})
     capturable = True
+    trains_last_head = True
 
     def __init__(
         self,

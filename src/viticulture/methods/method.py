@@ -249,9 +249,18 @@ class Method(nn.Module, ABC):
         """The network whose MACs are reported."""
         return self.student
 
+    def trained_on_labels(self, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the outputs of the first head, and of others that no guide trains, as predictions are their mean."""
+        return outputs if len(outputs) > 1 and self.has_idle_heads else outputs[:1]
+
+    @property
+    def has_unread_weights(self) -> bool:
+        """Some weights may have no gradient: those of idle heads or, without a label term, what no guide reads."""
+        return self.has_idle_heads or (len(self.guides) > 0 and not getattr(self, "label_weight", 0))
+
     @property
     def has_idle_heads(self) -> bool:
         """The student has heads after the first that neither labels nor a guide train."""
-        return len(classifiers(self.student)) > 1 and not any(
-            guide.trains_every_head for _, guide in self.named_guides()
-        )
+        guides = [guide for _, guide in self.named_guides()]
+        trained = 1 + any(guide.trains_last_head for guide in guides)
+        return len(classifiers(self.student)) > trained and not any(guide.trains_every_head for guide in guides)

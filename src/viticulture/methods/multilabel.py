@@ -63,13 +63,14 @@ class Multilabel(Method):
         readings = self.taps(batch["image"])
         terms = {}
         if self.label_weight:
-            logits, labels = readings.outputs[0], batch["label"]
-            loss = (
+            labels = batch["label"]
+            losses = [
                 asymmetric_binary(logits, labels)
                 if self.asymmetric
                 else binary_cross_entropy(logits, labels, self.smoothing, self.class_weights)
-            )
-            terms["label"] = self.label_weight * loss
+                for logits in self.trained_on_labels(readings.outputs)
+            ]
+            terms["label"] = self.label_weight * torch.stack(losses).mean()
         return {**terms, **self.guide_losses(batch, readings)}
 
     def metrics(self, batch: Batch) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ with l(d) = |d| - 1/2, or d^2 / 2 where |d| < 1 (smooth L1), or d^2 (mse). Recip
 
 from typing import ClassVar, Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -39,7 +40,8 @@ class Regression(Method):
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         readings = self.taps(batch["image"])
-        return {"number": self.term(readings.outputs[0], batch), **self.guide_losses(batch, readings)}
+        terms = [self.term(output, batch) for output in self.trained_on_labels(readings.outputs)]
+        return {"number": torch.stack(terms).mean(), **self.guide_losses(batch, readings)}
 
     def metrics(self, batch: Batch) -> dict[str, Tensor]:
         """Return the mean absolute error in the labels' unit, and the loss."""

@@ -149,7 +149,7 @@ def fit(
 def _trainer(session: Session, callbacks: list[Callback], checkpoints: WholeCheckpointIO, on_gpu: bool) -> Trainer:
     train, engine = session.config.train, session.config.engine
     cluster = environment(engine)  # before the loggers, which use its numbers
-    together = "ddp_find_unused_parameters_true" if session.method.has_idle_heads else "ddp"
+    together = "ddp_find_unused_parameters_true" if session.method.has_unread_weights else "ddp"
     return Trainer(
         accelerator={"cuda": "gpu"}.get(engine.device, engine.device),
         devices=engine.devices,

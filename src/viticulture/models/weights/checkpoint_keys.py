@@ -54,14 +54,18 @@ LAST_LAYERS = ("attn.proj", "mlp.fc2")  # of the two branches
 
 
 def strip_prefixes(stored: Any, key: str = "") -> State:
-    """Return the named tensors of a file's content, if any. `key`: of WRAPPERS; empty takes the first that exists.
-    Raises: UserError if there is no such key.
+    """Return the named tensors of a file's content, if any. `key`: of WRAPPERS, or what names begin with; empty takes
+    the first of WRAPPERS that exists. Raises: UserError if there is no such key.
     """
     while found := wrappers(stored):
         if key and key not in found:
             raise UserError(f"it has no weights under {key}, but under {' and '.join(found)}")
         stored, key = stored[key or found[0]], ""
     tensors = {k: v for k, v in stored.items() if isinstance(v, Tensor)} if isinstance(stored, dict) else {}
+    if key:
+        tensors = {name.removeprefix(f"{key}."): v for name, v in tensors.items() if name.startswith(f"{key}.")}
+        if not tensors:
+            raise UserError(f"it has no weights under {key}")
     tensors = _without_wrappers(tensors)
     prefix = next((prefix for prefix in SELECTED if any(name.startswith(prefix) for name in tensors)), "")
     selected = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

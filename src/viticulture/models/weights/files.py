@@ -196,7 +196,7 @@ def read_checkpoint(source: Path) -> tuple[State, list[str]]:
             written = header.get("__metadata__", {}).get(CHECKSUM)
             if written not in (None, f"{zlib.crc32(values):08x}"):
                 raise SafetensorError("its values differ from those that were written (checksum)")
-            state = strip_prefixes(state) if written is None else state
+            state = strip_prefixes(state, key) if key or written is None else state
         else:
             with catch_warnings(action="ignore"), torch.serialization.safe_globals([argparse.Namespace]):
                 stored = torch.load(path, map_location="cpu", weights_only=True)

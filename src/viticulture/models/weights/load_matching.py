@@ -47,6 +47,7 @@ def load_matching(student: nn.Module, theirs: State, source: nn.Module | None, b
     ours, heads = student.state_dict(), _heads(student)
     keys = list(ours) if blocks is None else leading(student, blocks)
     taken: State = {}
+    tokens: State = {}
     grid = None if source is None else grid_of(source)
     theirs, selected = _as_narrow(student, ours, theirs, source)
     theirs, adapted = _as_many_channels(student, ours, theirs)
@@ -55,13 +56,18 @@ def load_matching(student: nn.Module, theirs: State, source: nn.Module | None, b
         own, value = ours[key], theirs[key]
         if key == POSITIONS and own.ndim == value.ndim == 3 and own.shape[-1] == value.shape[-1]:
             new = grid_of(student) or _square(ours)
-            old = grid or _square(theirs, ours, new) or (new if own.shape == value.shape else None)
+            same = own.shape == value.shape and all((name in ours) == (name in theirs) for name in TOKENS)
+            square = _square(theirs, ours, new)
+            old = grid or (new if same else None) or square or (new if own.shape == value.shape else None)
             if new is None or old is None:
                 raise UserError(
                     f"positions are resampled between grids of patches, and that of a table of {value.shape[1]} rows "
                     "is unknown unless it is square; name the run or the folder that holds its config.json"
                 )
             taken[key] = resample_positions(value, own, old, new)
+            tokens = _moved_tokens(theirs, taken, math.prod(old), math.prod(new))
+            if grid is None and old == new and square not in (None, new):
+                warnings.append(f"positions are taken to be of {new[0]}x{new[1]} patches, as here")
             if old != new:
                 warnings.append(f"positions resampled from {old[0]}x{old[1]} to {new[0]}x{new[1]} patches")
         elif own.squeeze().shape == value.squeeze().shape:  # a 1x1 convolution there may be a matrix here
@@ -75,6 +81,7 @@ def load_matching(student: nn.Module, theirs: State, source: nn.Module | None, b
             f"these weights fit no layer of this {type(student).__name__}: "
             f"they have {some(list(theirs), NAMED)}, it has {some(list(ours), NAMED)}, and no shapes agree"
         )
+    taken |= {name: value for name, value in tokens.items() if name in taken}
     student.load_state_dict(taken, strict=False)
     if blocks is not None:
         warnings.append(f"the first {blocks} blocks and what comes before them are loaded, all else is random")
@@ -190,6 +197,22 @@ def resample_positions(theirs: Tensor, ours: Tensor, old: PatchGrid, new: PatchG
     if old != new:
         patches = resample_abs_pos_embed(patches, new_size=list(new), old_size=list(old), num_prefix_tokens=0)
     return torch.cat([theirs[:, :both], ours[:, both:own], patches], dim=1)
+
+
+def _moved_tokens(theirs: State, taken: State, old: int, new: int) -> State:
+    """Return tokens with the positions that only they have, [1, n, D] each, where the student adds positions to patches
+    alone; in the reverse case set the positions of theirs to zero in `taken`, in place. `old`, `new`: patches."""
+    table, value = taken[POSITIONS], theirs[POSITIONS]
+    prefix, own = value.shape[1] - old, table.shape[1] - new
+    tokens: State = {}
+    start = 0
+    for name in (name for name in TOKENS if name in theirs):
+        rows = slice(start, start := start + theirs[name].shape[1])
+        if prefix and not own:
+            tokens[name] = theirs[name] + value[:, rows]
+        elif own and not prefix:
+            table[:, rows] = 0
+    return tokens
 
 
 def grid_of(network: nn.Module) -> PatchGrid | None:
