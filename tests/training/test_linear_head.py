@@ -158,6 +158,8 @@ def test_held_out_images_choose_the_decay() -> None:
     divided = parts(torch.from_numpy(groups)[:, None], labels, groups)
     assert all(not set(kept[0].flatten().tolist()) & set(held[0].flatten().tolist()) for kept, held in divided)
     assert sum(len(held[0]) for _, held in divided) == 60
+    for lone in (np.zeros(60, np.int64), labels.numpy()):  # all images of a class are one group
+        assert all(kept[1].unique().tolist() == [0, 1, 2] for kept, _ in parts(x, labels, lone))
 
 
 def test_images_of_a_group_do_not_tell_of_each_other(tmp_path: Path) -> None:

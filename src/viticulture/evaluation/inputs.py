@@ -5,6 +5,7 @@ in a run's cache."""
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -176,7 +177,10 @@ def read_unseen(config: Config, data: str | Source, classes: Sequence[str]) -> t
 def run_digests(run: RunFolder, splits: Sequence[str] = ("train", "val", "test")) -> set[bytes]:
     """Return digests of the pixels of a run's own images. Raises: UserError, half a sentence, if unknown."""
     try:
-        dataset = dataset_of(run, config_of(run), unlabeled=UNLABELED in splits)
+        dataset = dataset_of(run, config := config_of(run))
+        if UNLABELED in splits and config.data.unlabeled is not None:
+            with suppress(UserError):  # they are no longer there
+                dataset = dataset_of(run, config, unlabeled=True)
     except UserError as error:
         raise UserError("its own are not there") from error
     return {mark for split, images in dataset.splits.items() if split in splits for mark in pixel_digests(images)}

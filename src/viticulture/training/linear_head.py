@@ -31,7 +31,7 @@ from ..data.batches.evaluation import evaluation_batches, usual_batch
 from ..data.batches.loader import CPU
 from ..data.dataset import FOLDS, Dataset
 from ..data.image_set import Images
-from ..data.subsets import assign
+from ..data.subsets import assign, numbered
 from ..data.transforms.crop import CenterCrop
 from ..errors import UserError
 from ..models.data_spec import DataSpec
@@ -171,11 +171,15 @@ def train_head(
 
 def parts(features: Tensor, labels: Tensor, groups: np.ndarray | None = None) -> list[tuple[Part, Part]]:
     """Divide images into `FOLDS` folds with the classes evenly in each, as far as groups, [N] as in `subsets.assign`,
-    allow; return all others and the fold, for each."""
+    allow; return all others and the fold, for each. A class that is one group is divided by images."""
     fold = torch.empty_like(labels)
     fold[torch.sort(labels, stable=True).indices] = torch.arange(len(labels), device=labels.device) % FOLDS
     if groups is not None:
-        fold = torch.from_numpy(assign(labels.cpu().numpy(), groups, [1 / FOLDS] * FOLDS, 0)).to(labels.device)
+        groups, classes = groups.copy(), labels.cpu().numpy()
+        for there in (classes == c for c in np.unique(classes)):
+            if len(np.unique(numbered(groups[there], int(there.sum())))) < 2:
+                groups[there] = -1
+        fold = torch.from_numpy(assign(classes, groups, [1 / FOLDS] * FOLDS, 0)).to(labels.device)
     held = [fold == number for number in range(1 if len(labels) >= ONE_FOLD_FROM else FOLDS)]
     return [((features[~rows], labels[~rows]), (features[rows], labels[rows])) for rows in held]
 
