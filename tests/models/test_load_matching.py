@@ -107,6 +107,16 @@ def test_positions_of_tokens_are_part_of_them_where_a_student_has_none(tmp_path:
         torch.testing.assert_close(ours(images), theirs(images))
 
 
+def test_a_token_that_never_had_a_position_takes_none_of_a_patch(tmp_path: Path) -> None:
+    theirs = student(data_spec(), 1).state_dict()
+    theirs["reg_token"] = torch.ones(1, 4, 16)  # more tokens than the table has rows before its patches
+    save(student(data_spec(), 1), tmp_path, data_spec())
+    safetensors.torch.save_file(theirs, tmp_path / FILE)
+    ours = student(data_spec(), 2, reg_tokens=4, no_embed_class=True)
+    initialize(ours, str(tmp_path))
+    assert torch.equal(ours.get_parameter("reg_token"), theirs["reg_token"])
+
+
 def test_a_file_of_weights_is_read_by_the_config_next_to_it(tmp_path: Path) -> None:
     save(student(data_spec(32, 128), 1), tmp_path, data_spec(32, 128))
     by_folder, by_file = student(data_spec(64, 64), 2), student(data_spec(64, 64), 2)

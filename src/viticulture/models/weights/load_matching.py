@@ -205,8 +205,10 @@ def _moved_tokens(theirs: State, taken: State, old: int, new: int) -> State:
     table, value = taken[POSITIONS], theirs[POSITIONS]
     prefix, own = value.shape[1] - old, table.shape[1] - new
     tokens: State = {}
-    start = 0
-    for name in (name for name in TOKENS if name in theirs):
+    start, names = 0, [name for name in TOKENS if name in theirs]
+    if sum(theirs[name].shape[1] for name in names) != (prefix or own):
+        return tokens  # some of them have no position anywhere
+    for name in names:
         rows = slice(start, start := start + theirs[name].shape[1])
         if prefix and not own:
             tokens[name] = theirs[name] + value[:, rows]
